@@ -1,0 +1,136 @@
+"""Every error agrpo raises on purpose, so that a caller can catch exactly what it can handle.
+
+    AgrpoError
+    |-- ConfigError            settings that cannot be run, all of them at once
+    |   `-- UnknownName        a part that no file and no entry point provides
+    |-- MissingPackage         an optional package is not installed
+    |-- StoreError             the run folder cannot be read or written
+    |   |-- StoreFull          no space left
+    |   |-- StoreReadOnly      no right to write
+    |   |-- StoreNotExclusive  the filesystem cannot create a file exactly once
+    |   `-- StoreLostWrites    an object that was written is gone
+    |-- RecordError            bytes that are not a record this version can read
+    |-- RunExists              a fresh run was asked for in a folder that holds one
+    |-- RunNotFound            no run answers to that name
+    |-- PromptError            the prompts of a run cannot be used
+    |-- RewardError            a reward cannot be loaded, or may not go on failing
+    |-- EngineError            the engine cannot complete or load
+    |   `-- ProbeMismatch      the engine's weights are not the ones it was told to load
+    |-- ModelError             the model cannot be trained as it is
+    |-- CheckpointError        no checkpoint can be loaded
+    |   `-- ReplayMismatch     a replayed step gave other weights than it had recorded
+    |-- Retired                a newer learner has taken over
+    |-- Stopped                the run was asked to stop
+    |-- DeadlineExceeded       a named wait took longer than it may
+    |-- StageFailed            a stage's process ended with an error
+    `-- DatabaseError          the run's database cannot be read
+        `-- DatabaseBusy       another process kept it locked past the deadline
+
+A message says what is wrong with its values, what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class AgrpoError(Exception):
+    """Anything agrpo raises on purpose."""
+
+
+class ConfigError(AgrpoError, ValueError):
+    """One or more settings cannot be run. `problems` holds one sentence per setting."""
+
+    def __init__(self, problems: list[str] | str) -> None:
+        self.problems = [problems] if isinstance(problems, str) else list(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class UnknownName(ConfigError):
+    """A room has no part of that name."""
+
+
+class MissingPackage(AgrpoError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class StoreError(AgrpoError, OSError):
+    """The run folder cannot be read or written."""
+
+
+class StoreFull(StoreError):
+    """No space is left where the run is kept."""
+
+
+class StoreReadOnly(StoreError):
+    """The run folder may not be written."""
+
+
+class StoreNotExclusive(StoreError):
+    """The filesystem lets two writers create one file."""
+
+
+class StoreLostWrites(StoreError):
+    """An object whose writing was confirmed is gone."""
+
+
+class RecordError(AgrpoError, ValueError):
+    """Bytes that are not a record this version can read."""
+
+
+class RunExists(AgrpoError, FileExistsError):
+    """A fresh run was asked for in a folder that already holds one."""
+
+
+class RunNotFound(AgrpoError, FileNotFoundError):
+    """No run answers to that name."""
+
+
+class PromptError(AgrpoError, ValueError):
+    """The prompts of a run cannot be used."""
+
+
+class RewardError(AgrpoError, RuntimeError):
+    """A reward cannot be loaded, or failed where it may not."""
+
+
+class EngineError(AgrpoError, RuntimeError):
+    """The engine cannot complete a request or load weights."""
+
+
+class ProbeMismatch(EngineError):
+    """An engine answers under other weights than it was told to load."""
+
+
+class ModelError(AgrpoError, ValueError):
+    """The model cannot be loaded, or cannot be trained as it is."""
+
+
+class CheckpointError(AgrpoError, RuntimeError):
+    """No checkpoint can be loaded."""
+
+
+class ReplayMismatch(CheckpointError):
+    """A replayed step gave other weights than the step had recorded."""
+
+
+class Retired(AgrpoError, RuntimeError):
+    """A newer learner has taken over this run."""
+
+
+class Stopped(AgrpoError, RuntimeError):
+    """The run was asked to stop."""
+
+
+class DeadlineExceeded(AgrpoError, TimeoutError):
+    """A named wait took longer than it may."""
+
+
+class StageFailed(AgrpoError, RuntimeError):
+    """A stage's process ended with an error."""
+
+
+class DatabaseError(AgrpoError, RuntimeError):
+    """The run's database cannot be read."""
+
+
+class DatabaseBusy(DatabaseError):
+    """Another process kept the database locked past the deadline."""

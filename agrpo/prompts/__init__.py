@@ -1,0 +1,93 @@
+"""Prompt sources, and the order in which a run asks them: prompt number n is a pure function of (data seed, n).
+
+A source gives rows by index; this page turns them into prompts. So a generator keeps no cursor, and a resumed run asks
+what the uninterrupted one would have asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, cast
+
+from agrpo.errors import PromptError
+from agrpo.records.prompt import Message, Prompt, prompt_id
+from agrpo.registry import Registry
+
+DatasetRow = Mapping[str, Any]
+
+
+class Source(Protocol):
+    """A prompt source. Its fields are its knobs."""
+
+    def __call__(self) -> Sequence[DatasetRow]:
+        """The rows, each with a `prompt` column (messages). Raises `PromptError`."""
+        ...
+
+
+sources: Registry[Source] = Registry("agrpo.prompts")
+
+
+class PromptOrder:
+    """The prompts of a run by number: every epoch is a permutation of the rows drawn from the data seed."""
+
+    def __init__(self, rows: Sequence[DatasetRow], *, seed: int, shuffle: bool) -> None:
+        if len(rows) == 0:
+            raise PromptError("the prompt source has no rows; a run needs at least one prompt")
+        self._rows = rows
+        self._seed = seed
+        self._shuffle = shuffle
+
+    def __len__(self) -> int:
+        """Prompts per epoch."""
+        return len(self._rows)
+
+    def prompt(self, number: int) -> Prompt:
+        """Prompt number 0, 1, 2, … of the run. Raises `PromptError` for a row that holds no conversation."""
+        epoch, place = divmod(number, len(self._rows))
+        index = _permutation(self._seed, epoch, len(self._rows))[place] if self._shuffle else place
+        return prompt_of(self._rows[index], row_index=index, epoch=epoch)
+
+
+@lru_cache(maxsize=4)
+def _permutation(seed: int, epoch: int, count: int) -> list[int]:
+    order = list(range(count))
+    random.Random(f"agrpo/{seed}/{epoch}").shuffle(order)
+    return order
+
+
+def prompt_of(row: DatasetRow, *, row_index: int, epoch: int = 0) -> Prompt:
+    """A dataset row as a prompt. Every column but `prompt` and `environment` is a fact for the rewards."""
+    messages = messages_of(row, row_index)
+    environment = row.get("environment")
+    facts = {name: value for name, value in row.items() if name not in ("prompt", "environment")}
+    return Prompt(
+        id=prompt_id(messages, facts, environment),
+        messages=messages,
+        facts=facts,
+        environment=environment,
+        row_index=row_index,
+        epoch=epoch,
+    )
+
+
+def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
+    """The row's conversation. Raises `PromptError` that says what the column holds instead."""
+    if "prompt" not in row:
+        raise PromptError(f'row {row_index} has no "prompt" column; its columns are: {", ".join(row)}')
+    messages = row["prompt"]
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
+        raise PromptError(
+            f'row {row_index}: "prompt" is {type(messages).__name__} {str(messages)[:60]!r}; expected a list of messages, '
+            'such as [{"role": "user", "content": "…"}]'
+        )
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+            raise PromptError(f'row {row_index}: message {str(message)[:60]!r} has no "role" and "content"')
+        if not isinstance(message["content"], str) and message["content"] is not None:
+            raise PromptError(f"row {row_index}: a message's content is {type(message['content']).__name__}; only text is supported")
+    return [cast("Message", dict(message)) for message in messages]
+
+
+__all__ = ["DatasetRow", "PromptOrder", "Source", "messages_of", "prompt_of", "sources"]

@@ -1,0 +1,81 @@
+"""A group: one prompt and its rollouts, the unit that is claimed, queued, scored and trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agrpo.records.prompt import Message, Prompt
+from agrpo.records.rollout import Rollout
+from agrpo.records.sample import TokenSequence, sequences_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutGroup:
+    """One prompt and its rollouts. The documented lists (A-233 to A-237) are views of the rollouts."""
+
+    ticket: int
+    """Number of the group in the run, and of its slot in every topic."""
+    prompt: Prompt
+    rollouts: list[Rollout]
+    model_version: int
+    """Policy version of the first sampled token."""
+    base: int = 0
+    """Attempt under whose base the group was claimed."""
+    claim_try: int = 0
+    generator: str = ""
+    """Incarnation of the generator."""
+    refusal: str | None = None
+    """Why the prompt was refused; then there are no rollouts."""
+    claimed_at: float = 0.0
+    """Unix seconds."""
+    finished_at: float = 0.0
+    """Unix seconds."""
+    queued_at: float = 0.0
+    rewards: np.ndarray | None = None
+    """Summed rewards, NaN where no source scored; set before advantages are computed."""
+    env_rewards: list[tuple[type, float] | None] = field(default_factory=list)
+
+    @property
+    def group_id(self) -> int:
+        return self.ticket
+
+    @property
+    def row_index(self) -> int:
+        return self.prompt.row_index
+
+    @property
+    def prompts(self) -> list[list[Message]]:
+        return [self.prompt.messages for _ in self.rollouts]
+
+    @property
+    def completions(self) -> list[list[Message]]:
+        return [rollout.completion for rollout in self.rollouts]
+
+    @property
+    def completions_ids(self) -> list[list[int]]:
+        return [rollout.completion_ids for rollout in self.rollouts]
+
+    @property
+    def completions_sequences(self) -> list[list[TokenSequence]]:
+        return [sequences_of(rollout) for rollout in self.rollouts]
+
+    @property
+    def tool_call_counts(self) -> list[int]:
+        return [rollout.tool_call_count for rollout in self.rollouts]
+
+    @property
+    def tool_failure_counts(self) -> list[int]:
+        return [rollout.tool_failure_count for rollout in self.rollouts]
+
+    @property
+    def rollout_rewards(self) -> list[float | None]:
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def reward_kwargs(self) -> dict[str, list[Any]]:
+        """The row's other columns, one list entry per rollout."""
+        return {name: [value for _ in self.rollouts] for name, value in self.prompt.facts.items()}

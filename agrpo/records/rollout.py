@@ -1,0 +1,76 @@
+"""Rollouts: one whole conversation for a prompt, kept as the tokens that the engine was given and returned."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agrpo.records.prompt import Message
+
+
+class StopReason(StrEnum):
+    """Why a turn or a rollout ended."""
+
+    STOP = "stop"
+    """The model ended its turn."""
+    LENGTH = "length"
+    """`max_completion_length` tokens without an end."""
+    MAX_TURNS = "max_turns"
+    TOOL_ERROR = "tool_error"
+    TIMEOUT = "timeout"
+    ENGINE_ERROR = "engine_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """One sampling request. The first six fields are the documented ones (A-228 to A-232)."""
+
+    prompt_ids: list[int]
+    """Whole prompt of the turn, earlier turns included."""
+    output_ids: list[int]
+    """Sampled tokens, the stop token included."""
+    output_log_probs: list[float] = field(default_factory=list)
+    """Log-prob of each output token under the distribution it was sampled from, in nats."""
+    output_mask: list[int] | None = None
+    """1: train, 0: context only. None trains all."""
+    output_sampling_mask: list[list[int]] | None = None
+    """Candidate ids per output token. None: the full vocabulary."""
+    output_sampler_logprobs: list[dict[int, float]] | None = None
+    """The sampler's most likely tokens per output token, log-prob by token id. None: not asked for."""
+    output_versions: list[int] = field(default_factory=list)
+    """Policy version that sampled each output token."""
+    stop_reason: StopReason = StopReason.STOP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """One conversation for a prompt. The first seven fields are the documented ones (A-222 to A-227)."""
+
+    completion: list[Message]
+    """Messages after the prompt."""
+    completion_ids: list[int]
+    """Generated tokens of all turns."""
+    turns: list[TurnRecord]
+    tool_call_count: int = 0
+    tool_failure_count: int = 0
+    reward: float | None = None
+    """A reward the rollout brought itself; added to the other sources."""
+    rollout_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    index: int = 0
+    """Place in the group."""
+    seed: int = 0
+    stop_reason: StopReason = StopReason.STOP
+    error: str | None = None
+    """What failed, where `stop_reason` says that something did."""
+    duration_seconds: float = 0.0
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the model ended its last turn itself."""
+        return bool(self.turns) and self.turns[-1].stop_reason is StopReason.STOP
+
+    @property
+    def failed(self) -> bool:
+        """Whether no answer of the policy came out, so that there is nothing to judge."""
+        return self.stop_reason in (StopReason.ENGINE_ERROR, StopReason.TIMEOUT)

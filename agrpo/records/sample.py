@@ -1,0 +1,99 @@
+"""Training sequences: the tokens of a rollout, joined where one turn continues another.
+
+A turn whose prompt begins with the tokens kept so far extends the same sequence; any other turn starts a new one (a
+fork). Every generated token is trained in exactly one sequence; prompts and tool results are context (A-245 to A-247).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agrpo.records.rollout import Rollout, TurnRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSequence:
+    """One sequence the model reads whole. All lists have one entry per token."""
+
+    tokens: list[int]
+    trained: list[bool]
+    """Whether the token carries loss. The first token never does: nothing predicts it."""
+    sampler_logprobs: list[float]
+    """0.0 where the token is not trained."""
+    versions: list[int]
+    """Policy version that sampled the token; -1 for context."""
+    candidates: list[list[int]] | None = None
+    """Candidate ids of trained tokens, empty for others. None: the full vocabulary everywhere."""
+
+    @property
+    def num_trained(self) -> int:
+        return sum(self.trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The unit of the loss: one sequence of one rollout, with that rollout's advantage."""
+
+    ticket: int
+    rollout_index: int
+    sequence_index: int
+    sequence: TokenSequence
+    advantage: float
+    staleness: int
+    """Weight updates between sampling and training."""
+
+
+def sequences_of(rollout: Rollout) -> list[TokenSequence]:
+    """The rollout's training sequences, in the order of their first turn."""
+    grown: list[_Growing] = []
+    for turn in rollout.turns:
+        if not grown or turn.prompt_ids[: len(grown[-1].tokens)] != grown[-1].tokens:
+            grown.append(_Growing())
+        grown[-1].add(turn)
+    return [growing.finish() for growing in grown]
+
+
+class _Growing:
+    """A sequence to which turns are still added."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.trained: list[bool] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.candidates: list[list[int]] = []
+        self.truncated = False
+
+    def add(self, turn: TurnRecord) -> None:
+        mask = [bool(value) for value in turn.output_mask] if turn.output_mask else [True] * len(turn.output_ids)
+        if any(mask) and len(turn.output_log_probs) != len(turn.output_ids):
+            raise ValueError(
+                f"a turn has {len(turn.output_ids)} output tokens and {len(turn.output_log_probs)} sampler log-probs; "
+                "every trained token needs the log-prob it was sampled with"
+            )
+        context = turn.prompt_ids[len(self.tokens) :]
+        self._extend(context, [False] * len(context), [0.0] * len(context), [-1] * len(context), [[]] * len(context))
+        logprobs = [value if kept else 0.0 for value, kept in zip(turn.output_log_probs, mask, strict=False)]
+        versions = turn.output_versions or [0] * len(turn.output_ids)
+        candidates = turn.output_sampling_mask or [[]] * len(turn.output_ids)
+        self.truncated |= turn.output_sampling_mask is not None
+        self._extend(turn.output_ids, mask, logprobs or [0.0] * len(mask), versions, candidates)
+
+    def _extend(
+        self, tokens: list[int], trained: list[bool], logprobs: list[float], versions: list[int], candidates: list[list[int]]
+    ) -> None:
+        self.tokens += tokens
+        self.trained += trained
+        self.logprobs += logprobs
+        self.versions += versions
+        self.candidates += candidates
+
+    def finish(self) -> TokenSequence:
+        trained = [False, *self.trained[1:]] if self.trained else []
+        return TokenSequence(
+            tokens=self.tokens,
+            trained=trained,
+            sampler_logprobs=self.logprobs,
+            versions=self.versions,
+            candidates=self.candidates if self.truncated else None,
+        )

@@ -1,0 +1,87 @@
+"""Scores: what the rewards said of a group, and the marks that follow from it. Facts, recorded once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agrpo.records.rollout import StopReason
+
+
+class Mark(StrEnum):
+    """What a group's scores mean for training, whatever the run's state: pure per group."""
+
+    EQUAL_REWARDS = "equal_rewards"
+    """All scored rollouts have the same reward: there is nothing to prefer."""
+    TOO_FEW_SCORES = "too_few_scores"
+    """Fewer than two scored rollouts."""
+    REFUSED_PROMPT = "refused_prompt"
+    """The prompt was refused before generation; there are no rollouts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What one reward said of a group. Lists have one entry per rollout."""
+
+    reward: str
+    """Name of the reward."""
+    weight: float
+    values: list[float | None]
+    """None where this reward has nothing to say."""
+    errors: list[str | None]
+    """Why a value is missing, where something failed."""
+    duration_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredGroup:
+    """A group's scores, without its tokens. Lists have one entry per rollout."""
+
+    ticket: int
+    prompt_id: str
+    model_version: int
+    """Policy version of the group's first sampled token."""
+    rewards: list[float]
+    """Weighted sum over the rewards that gave a value; NaN where none did."""
+    scores: list[Score]
+    marks: frozenset[Mark] = frozenset()
+    refusal: str | None = None
+    num_prompt_tokens: list[int] = field(default_factory=list)
+    num_completion_tokens: list[int] = field(default_factory=list)
+    """Generated tokens of all turns."""
+    num_forwarded_tokens: list[int] = field(default_factory=list)
+    """Tokens of all training sequences of the rollout."""
+    stop_reasons: list[StopReason] = field(default_factory=list)
+    duplicates: list[bool] = field(default_factory=list)
+    """Whether an earlier rollout of the group has the same tokens."""
+    generated_at: float = 0.0
+    """Unix seconds."""
+    scored_at: float = 0.0
+    """Unix seconds."""
+
+    @property
+    def num_scored(self) -> int:
+        return sum(not math.isnan(reward) for reward in self.rewards)
+
+
+def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:
+    """Weighted sum per rollout over the sources that gave a value, NaN where none did (A-117 to A-119).
+
+    `own`: each rollout's own reward, at weight 1.
+    """
+    totals: list[float] = []
+    for index, brought in enumerate(own):
+        given = [score.weight * value for score in scores if (value := score.values[index]) is not None]
+        if brought is not None:
+            given.append(brought)
+        totals.append(math.fsum(given) if given else math.nan)
+    return totals
+
+
+def marks_of(rewards: list[float]) -> frozenset[Mark]:
+    """The marks a group's summed rewards give it (A-123, A-124)."""
+    scored = [reward for reward in rewards if not math.isnan(reward)]
+    if len(scored) < 2:
+        return frozenset({Mark.TOO_FEW_SCORES})
+    return frozenset({Mark.EQUAL_REWARDS}) if min(scored) == max(scored) else frozenset()

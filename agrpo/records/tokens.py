@@ -1,0 +1,43 @@
+"""What a loss is given and gives back: flat tensors over trained tokens, no padding, no layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Sums over a whole optimizer step, all micro-batches and processes: what normalisers divide by."""
+
+    num_tokens: int
+    """Trained tokens."""
+    num_samples: int
+    max_completion_length: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenInputs:
+    """One micro-batch as the loss sees it; every tensor is fp32 (or fp64 in tests) of shape `[N]`."""
+
+    logprobs: Tensor
+    """Log-prob of each trained token under the policy being trained. The only input that carries a gradient."""
+    sampler_logprobs: Tensor
+    """Log-prob under the distribution that sampled it."""
+    advantages: Tensor
+    sample: Tensor
+    """int64: which sample the token belongs to, 0 to S - 1."""
+    num_samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLoss:
+    """Per-token loss, before aggregation, and per-token measures for metrics."""
+
+    loss: Tensor
+    """`[N]`, carries the gradient."""
+    measures: dict[str, Tensor] = field(default_factory=dict)
+    """Detached tensors `[N]` by name, such as which tokens were left out."""
