@@ -58,7 +58,7 @@ class ModelSection:
     """In which weights are loaded, trained and published."""
     revision: str | None = None
     trust_remote_code: bool = False
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
 
 
@@ -93,7 +93,7 @@ class RewardSection:
     """Most memory a call may take beyond what the reward's process holds."""
     on_error: Literal["record", "stop"] = "record"
     """What a call that fails does: leave that rollout without this reward, or stop the run."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = field(default_factory=dict)
     """Knobs of a reward of agrpo."""
 
 
