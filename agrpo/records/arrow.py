@@ -1,0 +1,277 @@
+"""Groups and scores as Arrow: one record batch holds one group, one row per rollout, in the IPC file format.
+
+The group's own facts are in the schema's metadata, so a group without rollouts (a refused prompt) is a record too.
+Readers ignore columns they do not know, fill those that are missing, and refuse a higher major schema version.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from agrpo.errors import RecordError
+from agrpo.records.group import RolloutGroup
+from agrpo.records.prompt import Prompt
+from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.score import Mark, Score, ScoredGroup
+
+MAJOR = 1
+VERSION = f"{MAJOR}.0"
+
+_IDS = pa.list_(pa.field("item", pa.int32(), nullable=False))
+_FLOATS = pa.list_(pa.field("item", pa.float32(), nullable=False))
+
+TURN = pa.struct(
+    [
+        ("prompt_ids", _IDS),
+        ("output_ids", _IDS),
+        ("output_log_probs", _FLOATS),
+        ("output_mask", pa.list_(pa.field("item", pa.uint8(), nullable=False))),
+        ("output_versions", _IDS),
+        ("output_sampling_mask", pa.list_(pa.field("item", _IDS))),
+        ("top_ids", pa.list_(pa.field("item", _IDS))),
+        ("top_logprobs", pa.list_(pa.field("item", _FLOATS))),
+        ("stop_reason", pa.string()),
+    ]
+)
+
+GROUP_SCHEMA = pa.schema(
+    [
+        ("ticket", pa.int64()),
+        ("rollout_index", pa.int16()),
+        ("rollout_id", pa.string()),
+        ("seed", pa.int64()),
+        ("stop_reason", pa.string()),
+        ("error", pa.string()),
+        ("completion", pa.string()),
+        ("completion_ids", _IDS),
+        ("turns", pa.list_(TURN)),
+        ("tool_call_count", pa.int32()),
+        ("tool_failure_count", pa.int32()),
+        ("reward", pa.float64()),
+        ("duration_seconds", pa.float64()),
+    ]
+)
+
+SCORED_SCHEMA = pa.schema(
+    [
+        ("ticket", pa.int64()),
+        ("rollout_index", pa.int16()),
+        ("reward", pa.float64()),
+        ("num_prompt_tokens", pa.int32()),
+        ("num_completion_tokens", pa.int32()),
+        ("num_forwarded_tokens", pa.int32()),
+        ("stop_reason", pa.string()),
+        ("duplicate", pa.bool_()),
+        (
+            "scores",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("reward", pa.string()),
+                        ("weight", pa.float64()),
+                        ("value", pa.float64()),
+                        ("error", pa.string()),
+                        ("duration_seconds", pa.float64()),
+                    ]
+                )
+            ),
+        ),
+    ]
+)
+
+
+def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
+    """The group as an IPC file."""
+    facts = {
+        "ticket": group.ticket,
+        "prompt": asdict(group.prompt),
+        "model_version": group.model_version,
+        "base": group.base,
+        "claim_try": group.claim_try,
+        "generator": group.generator,
+        "refusal": group.refusal,
+        "claimed_at": group.claimed_at,
+        "finished_at": group.finished_at,
+    }
+    rows = [
+        {
+            "ticket": group.ticket,
+            "rollout_index": rollout.index,
+            "rollout_id": rollout.rollout_id,
+            "seed": rollout.seed,
+            "stop_reason": rollout.stop_reason.value,
+            "error": rollout.error,
+            "completion": json.dumps(rollout.completion, ensure_ascii=False),
+            "completion_ids": rollout.completion_ids,
+            "turns": [_turn_to_arrow(turn) for turn in rollout.turns],
+            "tool_call_count": rollout.tool_call_count,
+            "tool_failure_count": rollout.tool_failure_count,
+            "reward": rollout.reward,
+            "duration_seconds": rollout.duration_seconds,
+        }
+        for rollout in group.rollouts
+    ]
+    return _write(rows, GROUP_SCHEMA, "group", facts)
+
+
+def group_from_arrow(data: pa.Buffer | bytes) -> RolloutGroup:
+    """The group in an IPC file. Raises `RecordError`."""
+    table, facts = _read(data, GROUP_SCHEMA, "group")
+    prompt = Prompt(**facts.pop("prompt"))
+    return RolloutGroup(prompt=prompt, rollouts=[_rollout_from_arrow(row) for row in table.to_pylist()], **facts)
+
+
+def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
+    """The scores as an IPC file."""
+    facts = {
+        "ticket": scored.ticket,
+        "prompt_id": scored.prompt_id,
+        "model_version": scored.model_version,
+        "marks": sorted(scored.marks),
+        "refusal": scored.refusal,
+        "generated_at": scored.generated_at,
+        "scored_at": scored.scored_at,
+        "sources": [{"reward": score.reward, "weight": score.weight} for score in scored.scores],
+    }
+    rows = [
+        {
+            "ticket": scored.ticket,
+            "rollout_index": index,
+            "reward": None if math.isnan(reward) else reward,
+            "num_prompt_tokens": scored.num_prompt_tokens[index],
+            "num_completion_tokens": scored.num_completion_tokens[index],
+            "num_forwarded_tokens": scored.num_forwarded_tokens[index],
+            "stop_reason": scored.stop_reasons[index].value,
+            "duplicate": scored.duplicates[index],
+            "scores": [
+                {
+                    "reward": score.reward,
+                    "weight": score.weight,
+                    "value": score.values[index],
+                    "error": score.errors[index],
+                    "duration_seconds": score.duration_seconds,
+                }
+                for score in scored.scores
+            ],
+        }
+        for index, reward in enumerate(scored.rewards)
+    ]
+    return _write(rows, SCORED_SCHEMA, "scored", facts)
+
+
+def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
+    """The scores in an IPC file. Raises `RecordError`."""
+    table, facts = _read(data, SCORED_SCHEMA, "scored")
+    rows = table.to_pylist()
+    sources = facts.pop("sources")
+    return ScoredGroup(
+        rewards=[math.nan if row["reward"] is None else row["reward"] for row in rows],
+        scores=[_score_from_arrow(place, source, rows) for place, source in enumerate(sources)],
+        marks=frozenset(Mark(mark) for mark in facts.pop("marks")),
+        num_prompt_tokens=[row["num_prompt_tokens"] for row in rows],
+        num_completion_tokens=[row["num_completion_tokens"] for row in rows],
+        num_forwarded_tokens=[row["num_forwarded_tokens"] for row in rows],
+        stop_reasons=[StopReason(row["stop_reason"]) for row in rows],
+        duplicates=[row["duplicate"] for row in rows],
+        **facts,
+    )
+
+
+def read_table(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Table, dict[str, Any]]:
+    """The columns of `schema` (missing ones null, unknown ones left out) and the group's facts. Raises `RecordError`."""
+    return _read(data, schema, name)
+
+
+def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:
+    top = turn.output_sampler_logprobs
+    return {
+        "prompt_ids": turn.prompt_ids,
+        "output_ids": turn.output_ids,
+        "output_log_probs": turn.output_log_probs,
+        "output_mask": turn.output_mask,
+        "output_versions": turn.output_versions,
+        "output_sampling_mask": turn.output_sampling_mask,
+        "top_ids": None if top is None else [list(token) for token in top],
+        "top_logprobs": None if top is None else [list(token.values()) for token in top],
+        "stop_reason": turn.stop_reason.value,
+    }
+
+
+def _rollout_from_arrow(row: dict[str, Any]) -> Rollout:
+    return Rollout(
+        completion=json.loads(row["completion"]),
+        completion_ids=row["completion_ids"],
+        turns=[_turn_from_arrow(turn) for turn in row["turns"]],
+        tool_call_count=row["tool_call_count"],
+        tool_failure_count=row["tool_failure_count"],
+        reward=row["reward"],
+        rollout_id=row["rollout_id"],
+        index=row["rollout_index"],
+        seed=row["seed"],
+        stop_reason=StopReason(row["stop_reason"]),
+        error=row["error"],
+        duration_seconds=row["duration_seconds"],
+    )
+
+
+def _turn_from_arrow(turn: dict[str, Any]) -> TurnRecord:
+    ids, logprobs = turn["top_ids"], turn["top_logprobs"]
+    return TurnRecord(
+        prompt_ids=turn["prompt_ids"],
+        output_ids=turn["output_ids"],
+        output_log_probs=turn["output_log_probs"],
+        output_mask=turn["output_mask"],
+        output_sampling_mask=turn["output_sampling_mask"],
+        output_sampler_logprobs=None
+        if ids is None
+        else [dict(zip(token, values, strict=True)) for token, values in zip(ids, logprobs, strict=True)],
+        output_versions=turn["output_versions"],
+        stop_reason=StopReason(turn["stop_reason"]),
+    )
+
+
+def _score_from_arrow(place: int, source: dict[str, Any], rows: list[dict[str, Any]]) -> Score:
+    entries = [row["scores"][place] for row in rows]
+    return Score(
+        reward=source["reward"],
+        weight=source["weight"],
+        values=[entry["value"] for entry in entries],
+        errors=[entry["error"] for entry in entries],
+        duration_seconds=entries[0]["duration_seconds"] if entries else 0.0,
+    )
+
+
+def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict[str, Any]) -> pa.Buffer:
+    metadata = {
+        "agrpo.schema": name,
+        "agrpo.schema_version": VERSION,
+        "agrpo.facts": json.dumps(facts, ensure_ascii=False, default=str),
+    }
+    schema = schema.with_metadata(metadata)
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _read(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Table, dict[str, Any]]:
+    try:
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise RecordError(f"not a whole {name} record: {error}; the file is damaged or not agrpo's") from None
+    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    found, version = metadata.get("agrpo.schema"), metadata.get("agrpo.schema_version", "")
+    if found != name:
+        raise RecordError(f"expected a {name} record, found {found or 'no agrpo schema'}")
+    if int(version.partition(".")[0]) > MAJOR:
+        raise RecordError(f"a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo")
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type) for f in schema
+    ]
+    return pa.table(columns, schema=schema.remove_metadata()), json.loads(metadata["agrpo.facts"])
