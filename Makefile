@@ -1,0 +1,68 @@
+# Everything a developer types. `make` alone lists the targets.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+PYTHON  ?= python3
+# Without an NVIDIA GPU: the release that has a small CPU build. TORCH=... takes any other.
+TORCH   ?= torch==2.13.0
+WORKERS ?= 2
+HOST    ?= 127.0.0.1
+PORT    ?= 4200
+
+PIP     := $(BIN)/python -m pip install --disable-pip-version-check -qq
+MARKS   := $(if $(SLOW),,-m "not slow")
+PREFECT := PREFECT_HOME="$(CURDIR)/.prefect" PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
+
+.DEFAULT_GOAL := help
+.PHONY: help install quickstart test check format bench spec ui clean
+
+help: ## This table
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## A virtual environment in .venv with agrpo and the developer's tools
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "agrpo needs Python 3.11 or newer, %s is %d.%d; try make PYTHON=python3.12 install" % (sys.executable, v[0], v[1]))'
+	@echo "[1/3] virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@if command -v nvidia-smi >/dev/null 2>&1; then \
+	   echo "[2/3] PyTorch for the GPU of this machine"; $(PIP) torch; \
+	 else \
+	   echo "[2/3] PyTorch for the CPU"; \
+	   $(PIP) "$(TORCH)" || { echo "$(TORCH) cannot be had here: taking the newest"; $(PIP) torch; }; \
+	 fi
+	@echo "[3/3] agrpo, its dependencies and the developer's tools: some minutes the first time"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+	@echo "ready: $(BIN)/agrpo"
+
+quickstart: install ## Train a tiny model from scratch on this machine, and look at its run
+	@$(BIN)/agrpo quickstart
+
+test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
+	@$(BIN)/python -m pytest -n $(WORKERS) $(MARKS) --durations 10 $(ARGS)
+
+check: install ## Style, formatting and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+
+format: install ## Format, and mend what ruff can mend
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: install ## Each script of benchmarks/, in turn
+	@set -e; for script in benchmarks/*.py; do \
+	   test -f "$$script" || { echo "benchmarks/ holds no script"; break; }; \
+	   echo "== $$script"; $(BIN)/python "$$script"; \
+	 done
+
+spec: install ## Which rows of docs/spec a test claims, and which none does
+	@$(BIN)/python docs/spec/coverage.py
+
+ui: install ## Prefect's pages at http://127.0.0.1:4200, on the history kept in .prefect
+	@$(PREFECT) $(BIN)/prefect server start --host $(HOST) --port $(PORT)
+
+clean: ## Remove the environment and every cache; runs/ and .prefect/ stay
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
