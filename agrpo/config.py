@@ -78,6 +78,8 @@ class SamplingSection:
     num_sampler_logprobs: Annotated[int, Field(ge=0)] = 0
     reproducible: bool = False
     """Each group is a batch of its own, so that a lockstep run repeats bit for bit. Slower."""
+    request_timeout_seconds: Positive = 600.0
+    """Of one request; it is asked once more with the same seed, then its rollout has failed."""
 
 
 @part
@@ -262,6 +264,11 @@ def resolve(file: Path | None = None, sets: Iterable[str] = (), values: Mapping[
         path, value = _parse_set(setting)
         _lay(tree, origins, _nest(path, value), "--set")
     return Settings(tree=tree, origins=origins)
+
+
+def load_settings(document: Mapping[str, Any]) -> Settings:
+    """The settings that `run.json` keeps."""
+    return Settings(tree=document["settings"]["tree"], origins=document["settings"]["origins"])
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Sampling:
     """Most likely tokens whose sampler log-probs are kept per generated token; 0 keeps none."""
     reproducible: bool = False
     """Each call of the engine is a batch of its own, so that a request repeats bit for bit."""
+    request_timeout_seconds: float = 600.0
+    """After which a request is asked once more with the same seed, and then has failed."""
 
     @property
     def truncated(self) -> bool:

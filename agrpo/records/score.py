@@ -18,6 +18,10 @@ class Mark(StrEnum):
     """Fewer than two scored rollouts."""
     REFUSED_PROMPT = "refused_prompt"
     """The prompt was refused before generation; there are no rollouts."""
+    OVERSIZE = "oversize"
+    """Every training sequence is longer than a micro-batch may be."""
+    FAILED = "failed"
+    """No rollout came back from the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +89,19 @@ def marks_of(rewards: list[float]) -> frozenset[Mark]:
     if len(scored) < 2:
         return frozenset({Mark.TOO_FEW_SCORES})
     return frozenset({Mark.EQUAL_REWARDS}) if min(scored) == max(scored) else frozenset()
+
+
+_NEVER_FILLS = frozenset({Mark.REFUSED_PROMPT, Mark.OVERSIZE, Mark.FAILED})
+
+
+def fills_step(marks: frozenset[Mark], zero_variance: str) -> bool:
+    """Whether a group with these marks takes one of the places of a step (`step.zero_variance`).
+
+    `refill` gives places only to groups that can be told apart; `keep` also to groups with equal rewards; `drop` also
+    to groups with too few scores. What could not be generated or trained at all never takes one.
+    """
+    if marks & _NEVER_FILLS:
+        return False
+    if zero_variance == "refill":
+        return not marks
+    return zero_variance == "drop" or Mark.TOO_FEW_SCORES not in marks

@@ -1,0 +1,151 @@
+"""The scorer: reads a finished group, lets every reward judge it, publishes the scores and the marks they give."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from agrpo.config import RunConfig, load_settings
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import group_from_arrow, scored_to_arrow
+from agrpo.records.group import RolloutGroup
+from agrpo.records.sample import sequences_of
+from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
+from agrpo.rewards.sandbox import RewardRunner
+from agrpo.stages.context import StageContext
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.01
+MOST_AT_ONCE = 16
+"""Groups being scored at a time."""
+
+
+def run(context: StageContext) -> None:
+    """Score groups until the learner has its last step or the run is asked to stop."""
+    folder = RunFolder.open(context.run_url)
+    config = RunConfig.build(load_settings(folder.document()))
+    asyncio.run(_Scorer(context, folder, config).score())
+
+
+class _Scorer:
+    """One incarnation's loop. Stateless: what has no scored slot is scored."""
+
+    def __init__(self, context: StageContext, folder: RunFolder, config: RunConfig) -> None:
+        self.context = context
+        self.folder = folder
+        self.config = config
+        self.runners = [RewardRunner(reward, reproducible=config.sampling.reproducible) for reward in config.rewards]
+        self.running: dict[int, asyncio.Task[None]] = {}
+        self.finished: set[int] = set()
+        self.floor = 0
+        self.told_at = 0.0
+
+    async def score(self) -> None:
+        try:
+            while not self.context.stop.is_set() and not self._is_over():
+                self._start_waiting()
+                for ticket in [ticket for ticket, task in self.running.items() if task.done()]:
+                    self.running.pop(ticket).result()
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            for task in self.running.values():
+                task.cancel()
+            await asyncio.gather(*self.running.values(), return_exceptions=True)
+            await asyncio.gather(*(runner.close() for runner in self.runners))
+
+    def _is_over(self) -> bool:
+        """Look at the learner's word, and say what is waited for, every half second."""
+        if time.monotonic() - self.told_at < 0.5:
+            return False
+        self.told_at = time.monotonic()
+        self.folder.beat("scorer", None if self.running else "a finished group")
+        hint = self.folder.hint()
+        if hint is not None:
+            self.floor = max(self.floor, hint.floor)
+            self.finished = {ticket for ticket in self.finished if ticket >= self.floor}
+        return hint is not None and hint.finished
+
+    def _start_waiting(self) -> None:
+        if len(self.running) >= MOST_AT_ONCE:
+            return
+        for ticket in self.folder.groups.numbers(self.floor):
+            if ticket in self.finished or ticket in self.running:
+                continue
+            if self.folder.scored.exists(ticket):
+                self.finished.add(ticket)
+                continue
+            self.running[ticket] = asyncio.create_task(self._score_group(ticket))
+            if len(self.running) >= MOST_AT_ONCE:
+                return
+
+    async def _score_group(self, ticket: int) -> None:
+        data = self.folder.groups.read(ticket)
+        assert data is not None, f"group slot {ticket} was listed and is gone"
+        group = group_from_arrow(data)
+        scores = await self._judge(group)
+        self.folder.scored.publish(ticket, scored_to_arrow(scored_group(group, scores, self.config.step.micro_tokens)))
+        self.finished.add(ticket)
+
+    async def _judge(self, group: RolloutGroup) -> list[Score]:
+        """Every reward side by side, over the rollouts that have an answer."""
+        answered = [rollout for rollout in group.rollouts if not rollout.failed]
+        if not answered:
+            return []
+        judged = RolloutGroup(**{**_fields(group), "rollouts": answered})
+        scores = await asyncio.gather(*(runner.score(judged) for runner in self.runners))
+        return [_spread(score, group) for score in scores]
+
+
+def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) -> ScoredGroup:
+    """The group's scores, marks and lengths. Pure: the same group and scores always give the same record but its time."""
+    sequences = [sequences_of(rollout) for rollout in group.rollouts]
+    rewards = total_rewards(scores, group.rollout_rewards)
+    lengths = [len(sequence.tokens) for own in sequences for sequence in own]
+    marks = set(marks_of(rewards))
+    if group.refusal is not None:
+        marks = {Mark.REFUSED_PROMPT}
+    elif all(rollout.failed for rollout in group.rollouts):
+        marks = {Mark.FAILED}
+    elif lengths and min(lengths) > micro_tokens:
+        marks.add(Mark.OVERSIZE)
+    seen: set[tuple[int, ...]] = set()
+    duplicates: list[bool] = []
+    for rollout in group.rollouts:
+        key = tuple(rollout.completion_ids)
+        duplicates.append(bool(rollout.turns) and key in seen)
+        seen.add(key)
+    return ScoredGroup(
+        ticket=group.ticket,
+        prompt_id=group.prompt.id,
+        model_version=group.model_version,
+        rewards=rewards,
+        scores=scores,
+        marks=frozenset(marks),
+        refusal=group.refusal,
+        num_prompt_tokens=[len(rollout.turns[0].prompt_ids) if rollout.turns else 0 for rollout in group.rollouts],
+        num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
+        num_forwarded_tokens=[sum(len(sequence.tokens) for sequence in own) for own in sequences],
+        stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
+        duplicates=duplicates,
+        generated_at=group.finished_at,
+        scored_at=time.time(),
+    )
+
+
+def _fields(group: RolloutGroup) -> dict[str, object]:
+    return {name: getattr(group, name) for name in group.__dataclass_fields__}
+
+
+def _spread(score: Score, group: RolloutGroup) -> Score:
+    """Scores of the answered rollouts as scores of all, with the failure as the reason of the others."""
+    values, errors = iter(score.values), iter(score.errors)
+    places = [(None, rollout.error) if rollout.failed else (next(values), next(errors)) for rollout in group.rollouts]
+    return Score(
+        reward=score.reward,
+        weight=score.weight,
+        values=[value for value, _ in places],
+        errors=[error for _, error in places],
+        duration_seconds=score.duration_seconds,
+    )
