@@ -58,7 +58,7 @@ bench: install ## Each script of benchmarks/, in turn
 	 done
 
 spec: install ## Which rows of docs/spec a test claims, and which none does
-	@$(BIN)/python docs/spec/coverage.py
+	@$(BIN)/python tests/spec_coverage.py
 
 ui: install ## Prefect's pages at http://127.0.0.1:4200, on the history kept in .prefect
 	@$(PREFECT) $(BIN)/prefect server start --host $(HOST) --port $(PORT)
