@@ -270,8 +270,11 @@ def _read(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Tab
     if found != name:
         raise RecordError(f"expected a {name} record, found {found or 'no agrpo schema'}")
     if int(version.partition(".")[0]) > MAJOR:
-        raise RecordError(f"a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo")
+        raise RecordError(
+            f"a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo"
+        )
     columns = [
-        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type) for f in schema
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
+        for f in schema
     ]
     return pa.table(columns, schema=schema.remove_metadata()), json.loads(metadata["agrpo.facts"])

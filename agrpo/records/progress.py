@@ -93,6 +93,8 @@ class Plan:
     samples: list[PlannedSample]
     rows: list[list[int]]
     """Micro-batches: numbers into `samples`."""
+    num_replaced: int = 0
+    """Dropped groups that took no place of the step, so that others came instead."""
     num_oversize: int = 0
     """Samples left out because they are longer than `step.micro_tokens`."""
     num_trained_tokens: int
@@ -223,6 +225,8 @@ class CheckpointState:
     """Every ticket below it is consumed."""
     consumed: list[int]
     """Consumed tickets at or above the floor."""
+    num_replaced: int
+    """Consumed groups that took no place of a step."""
     num_tokens: int
     num_prompts: int
     version: int
@@ -282,6 +286,10 @@ def load(cls: type[T], data: bytes | memoryview) -> T:
             f"a {schema} document of schema version {version}; this agrpo reads up to {SCHEMA_MAJOR}.x: upgrade agrpo"
         )
     try:
-        return _adapter(cls).validate_python({key: value for key, value in document.items() if not key.startswith("schema")})
+        return _adapter(cls).validate_python(
+            {key: value for key, value in document.items() if not key.startswith("schema")}
+        )
     except pydantic.ValidationError as error:
-        raise RecordError(f"a damaged {schema} document: {error.errors()[0]['loc']} {error.errors()[0]['msg']}") from None
+        raise RecordError(
+            f"a damaged {schema} document: {error.errors()[0]['loc']} {error.errors()[0]['msg']}"
+        ) from None

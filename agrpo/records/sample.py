@@ -80,7 +80,12 @@ class _Growing:
         self._extend(turn.output_ids, mask, logprobs or [0.0] * len(mask), versions, candidates)
 
     def _extend(
-        self, tokens: list[int], trained: list[bool], logprobs: list[float], versions: list[int], candidates: list[list[int]]
+        self,
+        tokens: list[int],
+        trained: list[bool],
+        logprobs: list[float],
+        versions: list[int],
+        candidates: list[list[int]],
     ) -> None:
         self.tokens += tokens
         self.trained += trained

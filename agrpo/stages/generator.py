@@ -39,7 +39,7 @@ def run(context: StageContext) -> None:
     order = PromptOrder(config.prompts.source(), seed=config.data_seed, shuffle=config.prompts.shuffle)
     renderer = Renderer(config.model)
     engine = config.engine(config.model)
-    asyncio.run(_Generator(context, folder, config, order, renderer, engine).generate())
+    asyncio.run(_Generator(context, folder, config, order=order, renderer=renderer, engine=engine).generate())
 
 
 class _Generator:
@@ -50,6 +50,7 @@ class _Generator:
         context: StageContext,
         folder: RunFolder,
         config: RunConfig,
+        *,
         order: PromptOrder,
         renderer: Renderer,
         engine: Engine,
@@ -158,7 +159,11 @@ class _Generator:
             if ticket - dropped >= self.config.stop.max_steps * self.config.step.groups:
                 return False
         return may_generate(
-            ticket, dropped, self.serving.version, self.config.groups_per_version, self.config.asynchronous.max_staleness
+            ticket,
+            dropped,
+            self.serving.version,
+            self.config.groups_per_version,
+            self.config.asynchronous.max_staleness,
         )
 
     def _start(self, ticket: int) -> None:
@@ -212,7 +217,11 @@ class _Generator:
                 *(group.ticket, len(failed), len(group.rollouts), waited, failed[0].error),
             )
             self.events.write(
-                "rollouts_failed", ticket=group.ticket, failed=len(failed), waited_seconds=waited, reason=failed[0].error
+                "rollouts_failed",
+                ticket=group.ticket,
+                failed=len(failed),
+                waited_seconds=waited,
+                reason=failed[0].error,
             )
 
 

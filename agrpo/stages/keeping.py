@@ -1,0 +1,142 @@
+"""Keeping: what the learner leaves behind of its weights — published versions, checkpoints, the exported model."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from agrpo.checkpoints.single import read_checkpoint, write_checkpoint
+from agrpo.config import RunConfig
+from agrpo.errors import CheckpointError
+from agrpo.policy.digest import digest_of, tensor_digests
+from agrpo.policy.probe import make_probe
+from agrpo.queue.lineage import Segment
+from agrpo.queue.run_folder import EventStream, RunFolder
+from agrpo.queue.versions import newest_version
+from agrpo.records.progress import CheckpointState, WeightsReady, dump, load
+from agrpo.stages.execution import Trainee
+from agrpo.weights.filesystem import write_weights
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS_KEPT = 2
+"""A damaged newest one may need the older."""
+
+
+class Keeper:
+    """Writes the trainee's weights in their three forms, each whole or not at all."""
+
+    def __init__(
+        self, folder: RunFolder, config: RunConfig, trainee: Trainee, attempt: int, events: EventStream
+    ) -> None:
+        self._folder = folder
+        self._config = config
+        self._trainee = trainee
+        self._attempt = attempt
+        self._events = events
+        self._checkpointed_at = time.monotonic()
+
+    def digest(self) -> str:
+        return digest_of(tensor_digests(self._trainee.model))
+
+    # ---- versions
+
+    def publish(self, version: int, step: int) -> None:
+        """Publish the weights as `version`: the folder first, then the record that names it."""
+        digest = self.digest()
+        key = f"weights/{version:08d}-{digest[:16]}"
+        self._write_weights(key)
+        ready = WeightsReady(
+            version=version,
+            attempt=self._attempt,
+            step=step,
+            digest=digest,
+            folder=key,
+            probe=make_probe(self._trainee.model, self._config.run.seed),
+            published_at=time.time(),
+        )
+        self._folder.write_version(ready)
+        self._events.write("published", attempt=self._attempt, version=version, step=step, digest=digest)
+        self._delete_old_weights(version)
+
+    def is_published(self, segments: list[Segment], version: int) -> bool:
+        """Whether a version record exists on the lineage."""
+        return any(self._folder.version(segment.attempt, version) is not None for segment in segments)
+
+    def mend_version(self, segments: list[Segment], step: int) -> None:
+        """Write the newest version's weights again, if they are those of `step` and their folder is gone."""
+        newest = newest_version(self._folder)
+        if newest is not None and newest.step == step and self._folder.filesystem.local_folder(newest.folder) is None:
+            logger.warning("the weights of version %d are gone; writing them again", newest.version)
+            self._write_weights(newest.folder)
+
+    def _write_weights(self, key: str) -> None:
+        scratch = self._folder.filesystem.scratch()
+        write_weights(scratch, self._trainee.model)
+        self._folder.filesystem.put_folder(key, scratch)
+
+    def _delete_old_weights(self, newest: int) -> None:
+        """Keep what a group that may still be trained could name, and the newest two."""
+        kept = max(self._config.asynchronous.max_staleness, 0) + 2
+        for name in self._folder.filesystem.list("weights"):
+            if int(name.partition("-")[0]) <= newest - kept:
+                self._folder.filesystem.delete(f"weights/{name}")
+
+    # ---- checkpoints
+
+    def checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self._checkpointed_at >= self._config.checkpoint.every_seconds
+
+    def write_checkpoint(self, state: CheckpointState) -> None:
+        key = f"checkpoints/{state.step:08d}-{state.attempt:06d}"
+        scratch = self._folder.filesystem.scratch()
+        extra = dump(state).decode()
+        write_checkpoint(scratch, self._trainee.model, self._trainee.optimizer, {"state": extra})
+        self._folder.filesystem.put_folder(key, scratch)
+        self._checkpointed_at = time.monotonic()
+        self._events.write("checkpoint", attempt=self._attempt, step=state.step, folder=key, digest=state.digest)
+        for name in self._folder.filesystem.list("checkpoints")[:-CHECKPOINTS_KEPT]:
+            self._folder.filesystem.delete(f"checkpoints/{name}")
+
+    def load_checkpoint(self, segments: list[Segment], last_step: int) -> CheckpointState | None:
+        """Load the newest checkpoint of the lineage up to `last_step` whose hashes verify.
+
+        None: the lineage has none, so the run begins again at its first weights, which are a function of the settings.
+        """
+        for name in reversed(self._folder.filesystem.list("checkpoints")):
+            step, attempt = (int(number) for number in name.split("-"))
+            if step > last_step or not _is_on(segments, attempt, step):
+                continue
+            source = self._folder.filesystem.local_folder(f"checkpoints/{name}")
+            if source is None:
+                continue
+            try:
+                extra = read_checkpoint(source, self._trainee.model, self._trainee.optimizer)
+            except CheckpointError as error:
+                logger.warning("checkpoint %s is passed over: %s", name, error)
+                continue
+            return load(CheckpointState, extra["state"].encode())
+        logger.warning("no checkpoint of this history can be loaded; replaying from the first step")
+        return None
+
+    # ---- export
+
+    def export(self) -> None:
+        """The model as `from_pretrained` reads it, with its tokenizer."""
+        from transformers import AutoTokenizer
+
+        scratch = self._folder.filesystem.scratch()
+        self._trainee.model.save_pretrained(scratch)
+        source = self._config.model
+        AutoTokenizer.from_pretrained(
+            source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+        ).save_pretrained(scratch)
+        self._folder.filesystem.delete("model")
+        self._folder.filesystem.put_folder("model", scratch)
+
+
+def _is_on(segments: list[Segment], attempt: int, step: int) -> bool:
+    return any(
+        segment.attempt == attempt and segment.first - 1 <= step and (segment.last is None or step <= segment.last)
+        for segment in segments
+    )

@@ -1,0 +1,281 @@
+"""Planning a step: which groups it trains, what it drops and why, with which advantages, in which rows.
+
+Nothing here touches the weights. What comes out is a `Plan`, which is written before the step begins and is all that a
+replay needs beside the groups themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from agrpo.config import RunConfig
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import group_from_arrow, scored_from_arrow
+from agrpo.records.group import RolloutGroup
+from agrpo.records.progress import Drop, DropReason, Plan, PlannedSample
+from agrpo.records.sample import Sample, TokenSequence
+from agrpo.records.score import Mark, ScoredGroup, fills_step
+from agrpo.records.seeds import derive_seed
+from agrpo.staleness import staleness
+from agrpo.waiting import wait_for
+
+logger = logging.getLogger(__name__)
+
+_REASONS = {
+    Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
+    Mark.FAILED: DropReason.FAILED,
+    Mark.OVERSIZE: DropReason.OVERSIZE,
+    Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,
+    Mark.EQUAL_REWARDS: DropReason.EQUAL_REWARDS,
+}
+"""Why a marked group is dropped, the strongest reason first."""
+
+
+class ConsumedTickets:
+    """The tickets that plans hold: everything below `floor`, and `above` it."""
+
+    def __init__(self, floor: int = 0, above: set[int] | None = None) -> None:
+        self.floor = floor
+        self.above = set(above or ())
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket < self.floor or ticket in self.above
+
+    def __len__(self) -> int:
+        return self.floor + len(self.above)
+
+    def add(self, ticket: int) -> None:
+        assert ticket not in self, f"ticket {ticket} is consumed twice"
+        self.above.add(ticket)
+        while self.floor in self.above:
+            self.above.remove(self.floor)
+            self.floor += 1
+
+
+@dataclass(kw_only=True)
+class Chosen:
+    """The groups of a step, and what was dropped on the way."""
+
+    groups: list[ScoredGroup] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    dropped: list[ScoredGroup] = field(default_factory=list)
+    num_replaced: int = 0
+    """Dropped groups that took no place of the step."""
+    exhausted: bool = False
+    """No further prompt is to come."""
+    spent: bool = False
+    """A whole pass over the prompts gave nothing to train."""
+
+    @property
+    def consumed(self) -> list[ScoredGroup]:
+        return [*self.groups, *self.dropped]
+
+    @property
+    def places(self) -> int:
+        """Places of the step that are taken, by trained groups and by dropped ones that count."""
+        return len(self.groups) + len(self.drops) - self.num_replaced
+
+
+class Chooser:
+    """Takes scored groups for a step: in ticket order in lockstep, lowest readable first otherwise."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        consumed: ConsumedTickets,
+        *,
+        num_prompts: int | None,
+        prompts_per_epoch: int,
+        stop: threading.Event,
+        tell: Callable[[set[int], int], None],
+        beat: Callable[[str, float], None],
+    ) -> None:
+        """`num_prompts`: prompts of the whole run, where that is bounded.
+
+        `tell` hears the tickets taken so far for the step and how many of them took no place, so that generators know how
+        far they may go. `beat`: see `wait_for`.
+        """
+        self._folder = folder
+        self._config = config
+        self._consumed = consumed
+        self._num_prompts = num_prompts
+        self._prompts_per_epoch = prompts_per_epoch
+        self._stop = stop
+        self._tell = tell
+        self._beat = beat
+        self._untrained_in_a_row = 0
+
+    def choose(self, version: int) -> Chosen:
+        """Wait for the groups of one step under policy `version`. Consumes nothing: a plan does."""
+        chosen = Chosen()
+        taken: set[int] = set()
+        while chosen.places < self._config.step.groups and not chosen.exhausted and not chosen.spent:
+            if self._is_over(taken):
+                chosen.exhausted = True
+                break
+            self._tell(taken, chosen.num_replaced)
+            scored = wait_for(
+                self._what(taken),
+                lambda: self._next(taken),
+                deadline_seconds=self._config.stop.stall_seconds,
+                stop=self._stop,
+                beat=lambda what, seconds: self._wait(what, seconds, taken, chosen),
+            )
+            taken.add(scored.ticket)
+            self._place(chosen, scored, version)
+        return chosen
+
+    def _wait(self, what: str, seconds: float, taken: set[int], chosen: Chosen) -> None:
+        self._tell(taken, chosen.num_replaced)
+        self._beat(what, seconds)
+
+    def _is_over(self, taken: set[int]) -> bool:
+        return self._num_prompts is not None and len(self._consumed) + len(taken) >= self._num_prompts
+
+    def _what(self, taken: set[int]) -> str:
+        ticket = self._lowest(taken)
+        return f"scored group {ticket}" if self._config.lockstep else f"a scored group (lowest open ticket {ticket})"
+
+    def _lowest(self, taken: set[int]) -> int:
+        ticket = self._consumed.floor
+        while ticket in self._consumed or ticket in taken:
+            ticket += 1
+        return ticket
+
+    def _next(self, taken: set[int]) -> ScoredGroup | None:
+        lowest = self._lowest(taken)
+        if self._config.lockstep:
+            return self._read(lowest)
+        for ticket in self._folder.scored.numbers(lowest):
+            if ticket not in self._consumed and ticket not in taken:
+                return self._read(ticket)
+        return None
+
+    def _read(self, ticket: int) -> ScoredGroup | None:
+        data = self._folder.scored.read(ticket)
+        return None if data is None else scored_from_arrow(data)
+
+    def _place(self, chosen: Chosen, scored: ScoredGroup, version: int) -> None:
+        """Give the group a place in the step, or drop it with the reason."""
+        reason = self._reason(scored, version)
+        if reason is None:
+            chosen.groups.append(scored)
+            self._untrained_in_a_row = 0
+            return
+        chosen.drops.append(Drop(ticket=scored.ticket, reason=reason))
+        chosen.dropped.append(scored)
+        chosen.num_replaced += reason is DropReason.STALE or not fills_step(scored.marks, self._config.zero_variance)
+        self._untrained_in_a_row += 1
+        chosen.spent = self._untrained_in_a_row >= max(self._prompts_per_epoch, self._config.step.groups)
+
+    def _reason(self, scored: ScoredGroup, version: int) -> DropReason | None:
+        kept = frozenset({Mark.EQUAL_REWARDS}) if self._config.zero_variance == "keep" else frozenset()
+        for mark, reason in _REASONS.items():
+            if mark in scored.marks - kept:
+                return reason
+        if staleness(version, scored.model_version) > self._config.asynchronous.max_staleness:
+            return DropReason.STALE
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepNumbers:
+    """What the learner knows of the step it is about to plan."""
+
+    attempt: int
+    step: int
+    version: int
+    """Newest published version."""
+    learning_rate: float
+    publish: int | None
+    config_digest: str
+
+
+def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup], numbers: StepNumbers) -> Plan:
+    """The step's plan: samples with their advantages, laid into rows. `groups`: the chosen ones, by ticket."""
+    samples: list[Sample] = []
+    for scored in chosen.groups:
+        samples += _samples_of(config, scored, groups[scored.ticket], numbers.version)
+    fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
+    lengths = [len(sample.sequence.tokens) for sample in fitting]
+    return Plan(
+        attempt=numbers.attempt,
+        step=numbers.step,
+        tickets=[scored.ticket for scored in chosen.groups],
+        drops=chosen.drops,
+        samples=[
+            PlannedSample(
+                ticket=sample.ticket,
+                rollout_index=sample.rollout_index,
+                sequence_index=sample.sequence_index,
+                advantage=sample.advantage,
+                staleness=sample.staleness,
+            )
+            for sample in fitting
+        ],
+        rows=config.packing.place(lengths, config.step.micro_tokens) if fitting else [],
+        num_replaced=chosen.num_replaced,
+        num_oversize=len(samples) - len(fitting),
+        num_trained_tokens=sum(sample.sequence.num_trained for sample in fitting),
+        version=numbers.version,
+        learning_rate=numbers.learning_rate,
+        seed=derive_seed(config.run.seed, "step", numbers.step),
+        publish=numbers.publish,
+        config_digest=numbers.config_digest,
+        planned_at=time.time(),
+    )
+
+
+def _samples_of(config: RunConfig, scored: ScoredGroup, group: RolloutGroup, version: int) -> list[Sample]:
+    advantages = config.advantage(np.asarray(scored.rewards, dtype=np.float64))
+    samples: list[Sample] = []
+    for rollout, sequences, advantage in zip(group.rollouts, group.completions_sequences, advantages, strict=True):
+        for index, sequence in enumerate(sequences):
+            if sequence.num_trained and not math.isnan(scored.rewards[rollout.index]):
+                samples.append(
+                    Sample(
+                        ticket=group.ticket,
+                        rollout_index=rollout.index,
+                        sequence_index=index,
+                        sequence=sequence,
+                        advantage=float(advantage),
+                        staleness=staleness(version, scored.model_version),
+                    )
+                )
+    return samples
+
+
+def read_groups(folder: RunFolder, tickets: list[int]) -> dict[int, RolloutGroup]:
+    """The groups a plan trains, with tokens, by ticket."""
+    groups: dict[int, RolloutGroup] = {}
+    for ticket in tickets:
+        data = folder.groups.read(ticket)
+        assert data is not None, f"group {ticket} is scored and its slot is gone"
+        groups[ticket] = group_from_arrow(data)
+    return groups
+
+
+def samples_of_plan(plan: Plan, groups: dict[int, RolloutGroup]) -> list[Sample]:
+    """The plan's samples with their tokens, in the plan's order."""
+    sequences: dict[int, list[list[TokenSequence]]] = {
+        ticket: group.completions_sequences for ticket, group in groups.items()
+    }
+    return [
+        Sample(
+            ticket=planned.ticket,
+            rollout_index=planned.rollout_index,
+            sequence_index=planned.sequence_index,
+            sequence=sequences[planned.ticket][planned.rollout_index][planned.sequence_index],
+            advantage=planned.advantage,
+            staleness=planned.staleness,
+        )
+        for planned in plan.samples
+    ]

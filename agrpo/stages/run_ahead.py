@@ -1,0 +1,73 @@
+"""Run-ahead: how many tokens may be queued or in flight, told to generators as one ticket (A-095 to A-100)."""
+
+from __future__ import annotations
+
+import time
+
+from agrpo.config import RunConfig
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import scored_from_arrow
+from agrpo.records.progress import Hint
+from agrpo.stages.planning import ConsumedTickets
+from agrpo.staleness import limit_ticket
+
+
+class RunAhead:
+    """Keeps the learner's hint: the allowance of `max(max_staleness, 1)` steps of tokens, as a ticket.
+
+    A step's tokens (T) are those of all groups it consumed, before packing. Before the first step, T is what a full step
+    of groups of the length seen so far would take.
+    """
+
+    def __init__(self, folder: RunFolder, config: RunConfig, *, dropped: int) -> None:
+        self._folder = folder
+        self._config = config
+        self._tokens: dict[int, int] = {}
+        self._seen_groups = 0
+        self._seen_tokens = 0
+        self._step_tokens: float | None = None
+        self._dropped = dropped
+        self._told: Hint | None = None
+
+    def step_consumed(self, tickets: list[int], dropped: int) -> None:
+        """A plan consumed these groups, `dropped` of which took no place of the step."""
+        self._step_tokens = float(sum(self._tokens.get(ticket, 0) for ticket in tickets)) or self._step_tokens
+        self._dropped += dropped
+        for ticket in tickets:
+            self._tokens.pop(ticket, None)
+
+    def tell(self, consumed: ConsumedTickets, taken: set[int], dropped: int = 0, *, finished: bool = False) -> None:
+        """Write the hint, where it says something new.
+
+        `taken`: groups chosen for a step that is not planned yet, of which `dropped` take no place in it.
+        """
+        limit = None if self._config.lockstep else self._limit(consumed, taken)
+        hint = Hint(limit_ticket=limit, dropped=self._dropped + dropped, floor=consumed.floor, finished=finished)
+        if hint != self._told:
+            self._told = hint
+            self._folder.write_hint(
+                Hint(
+                    limit_ticket=limit,
+                    dropped=hint.dropped,
+                    floor=hint.floor,
+                    finished=finished,
+                    written_at=time.time(),
+                )
+            )
+
+    def _limit(self, consumed: ConsumedTickets, taken: set[int]) -> int:
+        self._read_scored(consumed)
+        mean = self._seen_tokens / self._seen_groups if self._seen_groups else None
+        step_tokens = self._step_tokens or self._config.step.groups * (mean or 1.0)
+        allowance = max(self._config.asynchronous.max_staleness, 1) * step_tokens
+        return limit_ticket(consumed.above | taken, consumed.floor, self._tokens, mean, allowance)
+
+    def _read_scored(self, consumed: ConsumedTickets) -> None:
+        for ticket in self._folder.scored.numbers(consumed.floor):
+            if ticket in self._tokens or ticket in consumed:
+                continue
+            data = self._folder.scored.read(ticket)
+            assert data is not None, f"scored slot {ticket} was listed and is gone"
+            self._tokens[ticket] = sum(scored_from_arrow(data).num_forwarded_tokens)
+            self._seen_groups += 1
+            self._seen_tokens += self._tokens[ticket]
