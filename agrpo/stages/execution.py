@@ -117,15 +117,15 @@ def _sample_outcomes(plan: Plan, samples: list[Sample], rows: list[Row], outcome
     """What each sample looked like to the learner, in the plan's order."""
     found: dict[int, SampleOutcome] = {}
     for micro_batch, (numbers, row) in enumerate(zip(plan.rows, rows, strict=True)):
-        measures = {name: values[micro_batch] for name, values in outcome.measures.items()}
+        seen = outcome.rows[micro_batch]
         for place, number in enumerate(numbers):
             tokens = row.sample == place
             found[number] = _sample_outcome(
                 samples[number],
                 micro_batch,
-                difference=np.abs(outcome.logprobs[micro_batch][tokens] - row.sampler_logprobs[tokens]),
-                entropy=outcome.entropy[micro_batch][tokens],
-                measures={name: values[tokens] for name, values in measures.items()},
+                difference=np.abs(seen.logprobs[tokens] - row.sampler_logprobs[tokens]),
+                entropy=seen.entropy[tokens],
+                measures={name: values[tokens] for name, values in seen.measures.items()},
             )
     return [found[number] for number in range(len(samples))]
 
