@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -19,7 +20,7 @@ LONGEST_PAGE = 400
 LONGEST_FUNCTION = 60
 
 ONE_MACHINE = re.compile(r"(?<![\w.:/-])/(?:work|root|home|Users)/")
-INDEX_HOST = re.compile(r"\bpypi\.org|pythonhosted\.org|download\.pytorch\.org|--(?:extra-)?index-url|--find-links")
+INDEX_HOST = re.compile(r"\bpypi\.org|pythonhosted\.org|download\.pytorch\.org|--(?:extra-)?index-url|--find[-]links")
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
@@ -106,7 +107,10 @@ def _third_parties() -> set[str]:
 
 def _providers(module: str) -> set[str]:
     """Names under which a module's package may be declared; its own name where it is not installed."""
-    return {_plain(name) for name in packages_distributions().get(module, [module])}
+    return {_plain(name) for name in _installed().get(module, [module])}
+
+
+_installed = functools.cache(packages_distributions)
 
 
 def _plain(name: str) -> str:
