@@ -1,0 +1,116 @@
+"""Rewards: how good each rollout of a group was. A fact, recorded once; what to make of it is the learner's decision.
+
+A reward is a part of this room, or a function of yours that a run names as `package.module:function`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeGuard, runtime_checkable
+
+from agrpo.config import RewardSection
+from agrpo.errors import AgrpoError, RewardError
+from agrpo.records.group import RolloutGroup
+from agrpo.records.rollout import Rollout
+from agrpo.registry import Registry
+from agrpo.rewards.functions import AsyncFunctionReward, FunctionReward, is_async, reward_function
+
+
+class Reward(Protocol):
+    """A judge. It runs in a process that may be killed, and must keep nothing from one call to the next."""
+
+    @property
+    def whole_group(self) -> bool:
+        """Whether rollouts are compared with each other, so that none can be judged alone."""
+        ...
+
+    def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
+        """One finite number per rollout, None where there is nothing to say. What it raises is the value's reason."""
+        ...
+
+
+class AsyncReward(Protocol):
+    """A judge that waits for something outside. It runs on the scorer's own loop and must never block it."""
+
+    @property
+    def whole_group(self) -> bool:
+        """As for `Reward`."""
+        ...
+
+    async def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
+        """As for `Reward`."""
+        ...
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """A reward with something to import, once per process and before any call is timed."""
+
+    def prepare(self) -> None:
+        """Import it. Raises `MissingPackage`."""
+        ...
+
+
+rewards: Registry[Reward | AsyncReward] = Registry("agrpo.rewards")
+
+
+def load_reward(section: RewardSection) -> Reward | AsyncReward:
+    """The reward a run names, ready to be called. Raises `RewardError`, `ConfigError` or `MissingPackage`."""
+    if ":" in section.name:
+        if section.settings:
+            names = ", ".join(section.settings)
+            raise RewardError(f'reward "{section.name}" is a function and has no settings; remove: {names}')
+        return reward_function(section.name)
+    reward = rewards.build(section.name, section.settings)
+    if isinstance(reward, Preparing):
+        reward.prepare()
+    return reward
+
+
+def check_reward(section: RewardSection) -> list[str]:
+    """What keeps the reward from being loaded here; nothing where it loads. It imports the reward's module."""
+    try:
+        load_reward(section)
+    except AgrpoError as error:
+        return [str(error)]
+    return []
+
+
+def awaits(reward: Reward | AsyncReward) -> TypeGuard[AsyncReward]:
+    """Whether calling the reward gives something to wait for."""
+    return is_async(reward)
+
+
+def answer_of(rollout: Rollout, after: str = "</think>") -> str:
+    """The text of the last assistant message behind the last `after`, or all of it; stripped."""
+    for message in reversed(rollout.completion):
+        if message.get("role") == "assistant":
+            return str(message.get("content") or "").rpartition(after)[2].strip()
+    return ""
+
+
+def fact_of(group: RolloutGroup, name: str, reward: str) -> Any:
+    """A fact of the group's prompt. Raises `RewardError` that names the facts there are."""
+    facts: Mapping[str, Any] = group.prompt.facts
+    if name not in facts:
+        known = ", ".join(sorted(facts)) or "none"
+        raise RewardError(
+            f'reward "{reward}" needs the fact "{name}", which the prompt does not have (it has: {known}); '
+            "facts are the columns of the dataset beside the prompt"
+        )
+    return facts[name]
+
+
+__all__ = [
+    "AsyncFunctionReward",
+    "AsyncReward",
+    "FunctionReward",
+    "Preparing",
+    "Reward",
+    "answer_of",
+    "awaits",
+    "check_reward",
+    "fact_of",
+    "load_reward",
+    "rewards",
+]

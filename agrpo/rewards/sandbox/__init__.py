@@ -1,0 +1,17 @@
+"""Where rewards run, such that none can stop, slow or fill the scorer (K21).
+
+    scorer  ── frames ──>  template           imports the reward once; one per reward; its own session
+                             ├── child        one per call: forked, limited, killed with its whole process group
+                             └── child
+
+The template does nothing but fork, watch and kill, so the limits hold whatever a reward does: loop in C, ignore
+signals, take memory, start processes, exit. A call that fails is made again for each completion alone. Two habits of a
+reward's module follow: it starts no threads when it is imported (a fork has none of them), and it keeps nothing from
+one call to the next (a child ends with its call). An `async def` reward is awaited by the scorer itself.
+"""
+
+from __future__ import annotations
+
+from agrpo.rewards.sandbox.runner import RewardRunner
+
+__all__ = ["RewardRunner"]

@@ -1,0 +1,151 @@
+"""The two ways to call a reward: in a child process that may be killed, or awaited on the scorer's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+from typing import Protocol
+
+from agrpo.config import RewardSection
+from agrpo.errors import RewardError
+from agrpo.records.group import RolloutGroup
+from agrpo.rewards import AsyncReward, awaits, load_reward
+from agrpo.rewards.sandbox.frames import Answer
+from agrpo.rewards.sandbox.limits import Limits
+from agrpo.rewards.sandbox.process import TemplateDied, TemplateProcess
+from agrpo.rewards.sandbox.verdicts import CallFailed, Verdict, reason_of, verdicts_of
+
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 1.0
+
+
+class Calls(Protocol):
+    """A loaded reward."""
+
+    whole_group: bool
+
+    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+        """One call. Raises `CallFailed`, or `RewardError` where the run cannot go on."""
+        ...
+
+    async def close(self) -> None:
+        """End everything that was started."""
+        ...
+
+
+async def open_calls(section: RewardSection, limits: Limits) -> Calls:
+    """Load the reward where it belongs. A sync reward is never imported by this process. Raises `RewardError`."""
+    template = await TemplateProcess(section, limits).start()
+    if not template.loaded.is_async:
+        return ForkedCalls(template)
+    await template.close()
+    reward = await asyncio.to_thread(load_reward, section)
+    assert awaits(reward), f"{section.name} is async in one process and not in another"
+    return AwaitedCalls(section, limits, reward)
+
+
+class ForkedCalls:
+    """Calls of a sync reward."""
+
+    def __init__(self, template: TemplateProcess) -> None:
+        self.whole_group = template.loaded.whole_group
+        self._template = template
+        self._restarting = asyncio.Lock()
+        self._places = asyncio.Semaphore(_num_cores())
+        self._closed = False
+
+    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+        """Judge in a fresh child. A template that dies is restarted, and the call made once more."""
+        payload = pickle.dumps(group, protocol=pickle.HIGHEST_PROTOCOL)
+        async with self._places:
+            answer = await self._ask(payload)
+        if answer.failure is None and len(answer.values) == len(answer.errors) == len(group.rollouts):
+            return [Verdict(value=v, error=e) for v, e in zip(answer.values, answer.errors, strict=True)]
+        failure = answer.failure or f"it answered for {len(answer.values)} of {len(group.rollouts)} completions"
+        if answer.overdue:
+            raise _overdue(self._template.section, self._template.limits, group)
+        raise CallFailed(failure)
+
+    async def close(self) -> None:
+        """End the template."""
+        self._closed = True
+        async with self._restarting:
+            await self._template.close()
+
+    async def _ask(self, payload: bytes) -> Answer:
+        template = self._template
+        try:
+            return await template.ask(payload)
+        except TemplateDied as death:
+            logger.warning("%s: %s; starting it again", template.section.name, death)
+        try:
+            return await (await self._restarted(template)).ask(payload)
+        except TemplateDied as death:
+            return Answer(failure=f"{death}, twice in this call")
+
+    async def _restarted(self, dead: TemplateProcess) -> TemplateProcess:
+        """A living template; of several calls that saw one die, the first starts the next."""
+        async with self._restarting:
+            if self._closed:
+                raise RewardError(f'reward "{dead.section.name}" was closed during a call')
+            if self._template is dead:
+                await dead.close()
+                self._template = await TemplateProcess(dead.section, dead.limits).start()
+            return self._template
+
+
+class AwaitedCalls:
+    """Calls of an async reward. It must not block: nothing can interrupt it on this process's loop."""
+
+    def __init__(self, section: RewardSection, limits: Limits, reward: AsyncReward) -> None:
+        self.whole_group = reward.whole_group
+        self._section = section
+        self._limits = limits
+        self._reward = reward
+        self._tasks: set[asyncio.Task[list[Verdict]]] = set()
+
+    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+        """Await the reward, at most as long as the limit."""
+        task = asyncio.create_task(self._verdicts(group))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            # Not `asyncio.timeout`: it would wait for a reward that swallows its cancellation.
+            await asyncio.wait({task}, timeout=self._limits.wall_seconds)
+            if task.done():
+                return task.result()
+        finally:
+            task.cancel()
+        raise _overdue(self._section, self._limits, group)
+
+    async def close(self) -> None:
+        """Cancel what still runs."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
+
+    async def _verdicts(self, group: RolloutGroup) -> list[Verdict]:
+        try:
+            return verdicts_of(await self._reward(group), len(group.rollouts))
+        except (Exception, SystemExit) as error:
+            raise CallFailed(reason_of(error)) from error
+
+
+def _overdue(section: RewardSection, limits: Limits, group: RolloutGroup) -> Exception:
+    """A value's reason where the clock may decide a value, else an error of the run."""
+    failure = f"it gave no answer within {limits.wall_seconds:g} s (rewards.timeout_seconds)"
+    if limits.clock_decides:
+        return CallFailed(failure)
+    return RewardError(
+        f'reward "{section.name}", group {group.ticket}: {failure}. In a reproducible run the clock must not decide a '
+        "value, so the run stops; raise rewards.timeout_seconds or mend the reward"
+    )
+
+
+def _num_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,42 @@
+"""One call, in a process of its own: bind it, let the reward judge, write the answer, end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from typing import NoReturn
+
+from agrpo.records.group import RolloutGroup
+from agrpo.rewards import Reward
+from agrpo.rewards.sandbox.frames import Answer, frame, to_bytes
+from agrpo.rewards.sandbox.limits import Limits
+from agrpo.rewards.sandbox.verdicts import reason_of, verdicts_of
+
+
+def judge(reward: Reward, payload: bytes, limits: Limits, pipe: int) -> NoReturn:
+    """Judge the pickled group and write the answer to `pipe`. Whatever happens, the process ends here."""
+    try:
+        _write(pipe, frame(0, to_bytes(_answer(reward, payload, limits))))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _answer(reward: Reward, payload: bytes, limits: Limits) -> Answer:
+    try:
+        limits.impose()
+        group: RolloutGroup = pickle.loads(payload)
+        verdicts = verdicts_of(reward(group), len(group.rollouts))
+        sys.stdout.flush()
+    except MemoryError as error:
+        error.__traceback__ = None  # it holds what filled the memory
+        return Answer(failure=f"it ran out of memory: the limit is {limits.memory_bytes} bytes (rewards.memory_bytes)")
+    except BaseException as error:  # what a reward raises must not reach the template's code
+        return Answer(failure=reason_of(error))
+    return Answer(values=[each.value for each in verdicts], errors=[each.error for each in verdicts])
+
+
+def _write(pipe: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(pipe, data) :]
