@@ -1,16 +1,16 @@
 """The run folder: every durable object of a run under its name, read and written as records.
 
-    run.json                                 the resolved settings, seeds and digests; written first
-    attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where their histories join
-    claims/{ticket}.{try}.json               who generates which group
-    groups/{ticket}.arrow                    rollouts, with tokens
-    scored/{ticket}.arrow                    scores and marks, without tokens
-    steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log
-    weights/{v}-{digest}/                    published weights; a version document names them
-    versions/{a}/{v}.json  acks/{engine}/{v}.json
-    checkpoints/{k}-{a}/
-    events/{stream}/{n}.json
-    hint/{name}.json                         overwritten, may be stale, never decides anything
+run.json                                 the resolved settings, seeds and digests; written first
+attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where their histories join
+claims/{ticket}.{try}.json               who generates which group
+groups/{ticket}.arrow                    rollouts, with tokens
+scored/{ticket}.arrow                    scores and marks, without tokens
+steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log
+weights/{v}-{digest}/                    published weights; a version document names them
+versions/{a}/{v}.json  acks/{engine}/{v}.json
+checkpoints/{k}-{a}/
+events/{stream}/{n}.json
+hint/{name}.json                         overwritten, may be stale, never decides anything
 """
 
 from __future__ import annotations
@@ -159,19 +159,19 @@ class RunFolder:
     # ---- hints and events
 
     def hint(self) -> Hint | None:
-        return self._read(Hint, "hint/learner.json")
+        return self._read(Hint, "hint/run_ahead.json")
 
     def write_hint(self, hint: Hint) -> None:
-        self.filesystem.put("hint/learner.json", dump(hint), exclusive=False)
+        self.filesystem.put("hint/run_ahead.json", dump(hint), exclusive=False)
 
     def beat(self, stage: str, waiting_for: str | None, waited_seconds: float = 0.0) -> None:
         """Say that a stage lives and what it waits for."""
         document = {"stage": stage, "waiting_for": waiting_for, "waited_seconds": waited_seconds, "at": time.time()}
-        self.filesystem.put(f"hint/{stage}.json", json.dumps(document).encode(), exclusive=False)
+        self.filesystem.put(f"beat/{stage}.json", json.dumps(document).encode(), exclusive=False)
 
     def beats(self) -> list[dict[str, Any]]:
         """The newest word of every stage that has spoken."""
-        found = [self.filesystem.get(f"hint/{name}") for name in self.filesystem.list("hint") if name != "learner.json"]
+        found = [self.filesystem.get(f"beat/{name}") for name in self.filesystem.list("beat")]
         return [json.loads(bytes(data)) for data in found if data is not None]
 
     def event_streams(self) -> list[str]:

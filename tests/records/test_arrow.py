@@ -1,0 +1,109 @@
+"""Groups and scores survive the way through Arrow exactly; foreign and future bytes are refused."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from agrpo.errors import RecordError
+from agrpo.records.arrow import GROUP_SCHEMA, group_from_arrow, group_to_arrow, scored_from_arrow, scored_to_arrow
+from agrpo.records.group import RolloutGroup
+from agrpo.records.prompt import Prompt
+from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.score import Mark, Score, ScoredGroup
+
+TURN = TurnRecord(
+    prompt_ids=[3, 4],
+    output_ids=[5, 1],
+    output_log_probs=[-0.5, -0.25],
+    output_mask=[1, 0],
+    output_sampling_mask=[[1, 5], [1]],
+    output_sampler_logprobs=[{5: -0.5, 7: -1.5}, {1: -0.25}],
+    output_versions=[2, 3],
+)
+GROUP = RolloutGroup(
+    ticket=3,
+    prompt=Prompt(id="a", messages=[{"role": "user", "content": "é?"}], facts={"answer": "4", "parts": [1, 2]}),
+    rollouts=[
+        Rollout(completion=[{"role": "assistant", "content": "é"}], completion_ids=[5, 1], turns=[TURN], seed=2**62),
+        Rollout(completion=[], completion_ids=[], turns=[], index=1, stop_reason=StopReason.TIMEOUT, error="no answer"),
+    ],
+    model_version=2,
+    generator="generator-x",
+    claimed_at=1.5,
+)
+
+
+def rewritten(data: pa.Buffer, **metadata: str) -> pa.Buffer:
+    table = pa.ipc.open_file(data).read_all()
+    found = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    schema = table.schema.with_metadata({**found, **metadata})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.cast(schema))
+    return sink.getvalue()
+
+
+def test_a_group_comes_back_as_it_was():
+    assert group_from_arrow(group_to_arrow(GROUP)) == GROUP
+
+
+def test_a_refused_prompt_is_a_group_without_rollouts():
+    refused = RolloutGroup(ticket=1, prompt=Prompt(id="", messages=[]), rollouts=[], model_version=0, refusal="no prompt")
+    assert group_from_arrow(group_to_arrow(refused)) == refused
+
+
+def test_scores_come_back_as_they_were():
+    scored = ScoredGroup(
+        ticket=3,
+        prompt_id="a",
+        model_version=2,
+        rewards=[1.5, math.nan],
+        scores=[Score(reward="r", weight=0.5, values=[3.0, None], errors=[None, "raised"], duration_seconds=0.25)],
+        marks=frozenset({Mark.TOO_FEW_SCORES}),
+        num_prompt_tokens=[2, 2],
+        num_completion_tokens=[2, 0],
+        num_forwarded_tokens=[4, 0],
+        stop_reasons=[StopReason.STOP, StopReason.TIMEOUT],
+        duplicates=[False, False],
+        scored_at=2.5,
+    )
+    found = scored_from_arrow(scored_to_arrow(scored))
+    assert math.isnan(found.rewards[1])
+    assert {**vars_of(found), "rewards": None} == {**vars_of(scored), "rewards": None}
+    assert found.rewards[0] == 1.5
+
+
+def vars_of(scored: ScoredGroup) -> dict[str, object]:
+    return {name: getattr(scored, name) for name in ScoredGroup.__dataclass_fields__}
+
+
+def test_an_unknown_column_is_ignored():
+    table = pa.ipc.open_file(group_to_arrow(GROUP)).read_all()
+    wider = table.append_column("mood", pa.array(["good", "bad"]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, wider.schema) as writer:
+        writer.write_table(wider)
+    assert group_from_arrow(sink.getvalue()) == GROUP
+
+
+def test_a_higher_major_version_is_refused_and_a_higher_minor_is_read():
+    data = group_to_arrow(GROUP)
+    assert group_from_arrow(rewritten(data, **{"agrpo.schema_version": "1.7"})) == GROUP
+    with pytest.raises(RecordError, match="upgrade agrpo"):
+        group_from_arrow(rewritten(data, **{"agrpo.schema_version": "2.0"}))
+
+
+def test_torn_and_foreign_bytes_are_refused():
+    data = bytes(group_to_arrow(GROUP))
+    with pytest.raises(RecordError, match="damaged"):
+        group_from_arrow(data[: len(data) // 2])
+    with pytest.raises(RecordError, match="expected a scored record, found group"):
+        scored_from_arrow(data)
+
+
+def test_ids_and_logprobs_are_plain_zero_copy_columns():
+    assert GROUP_SCHEMA.field("completion_ids").type.value_type == pa.int32()
+    assert not GROUP_SCHEMA.field("completion_ids").type.value_field.nullable

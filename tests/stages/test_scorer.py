@@ -1,0 +1,66 @@
+"""Scored groups: sums, marks and lengths follow from the group and its scores alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from agrpo.records.score import Mark, Score, fills_step
+from agrpo.stages.scorer import scored_group
+from tests.stages.groups import a_group
+
+
+def judged(name: str, weight: float, *values: float | None) -> Score:
+    return Score(reward=name, weight=weight, values=list(values), errors=[None] * len(values))
+
+
+@pytest.mark.spec("A-117", "A-118", "K22")
+def test_a_source_that_gives_none_is_left_out_of_the_sum():
+    group = a_group(0, lengths=(3, 3, 3, 3))
+    scores = [judged("f1", 1.0, 1.0, 0.0, None, 1.0), judged("f2", 1.0, 0.5, 0.5, 0.5, None)]
+    assert scored_group(group, scores, 64).rewards == [1.5, 0.5, 0.5, 1.0]
+
+
+@pytest.mark.spec("K23")
+def test_a_reward_counts_with_its_weight():
+    scored = scored_group(a_group(0), [judged("one", 0.7, 1.0, 1.0), judged("zero", 0.3, 0.0, 0.0)], 64)
+    assert scored.rewards == [0.7, 0.7]
+    assert scored.marks == {Mark.EQUAL_REWARDS}
+
+
+@pytest.mark.spec("A-119", "A-124")
+def test_a_rollout_nobody_judged_has_reward_nan():
+    scored = scored_group(a_group(0), [judged("one", 1.0, 1.0, None)], 64)
+    assert scored.rewards[0] == 1.0
+    assert math.isnan(scored.rewards[1])
+    assert scored.marks == {Mark.TOO_FEW_SCORES}
+
+
+@pytest.mark.spec("A-286")
+def test_a_rollout_equal_to_an_earlier_one_is_a_duplicate():
+    group = a_group(0, lengths=(1, 1, 4))
+    assert scored_group(group, [judged("one", 1.0, 1.0, 0.0, 0.0)], 64).duplicates == [False, True, False]
+
+
+def test_lengths_are_in_tokens():
+    scored = scored_group(a_group(0, lengths=(3, 0)), [judged("one", 1.0, 1.0, None)], 64)
+    assert scored.num_prompt_tokens == [3, 0]
+    assert scored.num_completion_tokens == [3, 0]
+    assert scored.num_forwarded_tokens == [6, 0]
+
+
+@pytest.mark.parametrize(
+    ("marks", "keep", "drop", "refill"),
+    [
+        (set(), True, True, True),
+        ({Mark.EQUAL_REWARDS}, True, True, False),
+        ({Mark.TOO_FEW_SCORES}, False, True, False),
+        ({Mark.FAILED}, False, False, False),
+        ({Mark.REFUSED_PROMPT}, False, False, False),
+        ({Mark.OVERSIZE, Mark.EQUAL_REWARDS}, False, False, False),
+    ],
+)
+def test_which_groups_take_a_place_of_a_step(marks: set[Mark], keep: bool, drop: bool, refill: bool):
+    found = [fills_step(frozenset(marks), rule) for rule in ("keep", "drop", "refill")]
+    assert found == [keep, drop, refill]

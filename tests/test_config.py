@@ -1,0 +1,159 @@
+"""Settings: layered, checked all at once, refused by name before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agrpo.config import RunConfig, Settings, load_settings, resolve
+from agrpo.errors import ConfigError
+
+WHOLE: dict[str, Any] = {
+    "model": {"path": "somewhere"},
+    "prompts": {"name": "files", "path": "prompts.jsonl"},
+    "rewards": [{"name": "exact_match"}],
+    "stop": {"max_steps": 3},
+}
+
+
+def changed(**tables: Any) -> dict[str, Any]:
+    tree = {name: dict(values) if isinstance(values, dict) else values for name, values in WHOLE.items()}
+    for name, values in tables.items():
+        tree[name] = {**tree.get(name, {}), **values} if isinstance(values, dict) else values
+    return tree
+
+
+def problems(tree: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.build(resolve(values=tree))
+    return caught.value.problems
+
+
+def test_a_minimal_run_builds_every_part():
+    config = RunConfig.build(resolve(values=WHOLE))
+    assert config.sampling.num_generations == 8
+    assert config.settings.tree["loss"]["name"] == "clip"
+    assert config.zero_variance == "refill"
+
+
+def test_resolved_values_build_the_same_run_again():
+    config = RunConfig.build(resolve(values=changed(loss={"importance_max": float("inf")})))
+    again = RunConfig.build(load_settings({"settings": {"tree": config.settings.tree, "origins": {}}}))
+    assert again.settings.tree == config.settings.tree
+    assert again.loss == config.loss
+
+
+@pytest.mark.spec("K39")
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        (changed(engine={"num_generation": 8}), 'did you mean "num_generations"?'),
+        (changed(step={"groups": 0}), "step.groups = 0"),
+        (changed(engine={"num_generations": 1}), "engine.num_generations = 1"),
+        (changed(**{"async": {"max_staleness": -1}}), "async.max_staleness = -1"),
+        (changed(stop={"stall_seconds": 0}), "stop.stall_seconds = 0"),
+        (changed(optimizer={"learning_rate": -1.0}), "optimizer.learning_rate = -1.0"),
+        (changed(engine={"top_p": 0.0}), "engine.top_p = 0.0"),
+        (changed(loss={"name": "clipp"}), 'did you mean "clip"?'),
+        (changed(rewards=[{"name": "exact_mach"}]), 'did you mean "exact_match"?'),
+        (changed(engine={"temperature": 0.0}), "engine.temperature = 0.0"),
+        (changed(lossy={"name": "clip"}), 'lossy: unknown table; did you mean "loss"?'),
+        (changed(rewards=[{"name": "exact_match", "wieght": 2.0}]), 'did you mean "weight"?'),
+        (changed(rewards=[{"name": "exact_match", "timeout_seconds": 0}]), "timeout_seconds = 0"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(tree: dict[str, Any], expected: str):
+    found = problems(tree)
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+@pytest.mark.spec("K39")
+def test_all_problems_are_listed_at_once_with_their_origin(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('[model]\npath = "m"\n[engine]\ntop_p = 0.0\nnum_generation = 4\n[loss]\nname = "clop"\n')
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.build(resolve(file, ["step.groups=0"]))
+    text = str(caught.value)
+    for expected in ("engine.top_p = 0.0", "engine.num_generation:", '"clop"', "step.groups = 0", "rewards: missing"):
+        assert expected in text
+    assert f"({file})" in text
+    assert "(--set)" in text
+
+
+@pytest.mark.spec("K39")
+def test_settings_are_checked_without_loading_torch():
+    code = (
+        "import sys; from agrpo.config import *; from tests.test_config import WHOLE;"
+        "RunConfig.build(resolve(values=WHOLE)); print('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "False"
+
+
+@pytest.mark.spec("A-052")
+def test_truncation_needs_top_k_that_bounds_the_candidate_set():
+    assert "top_k" in problems(changed(engine={"top_p": 0.9}))[0]
+    RunConfig.build(resolve(values=changed(engine={"top_p": 0.9, "top_k": 64})))
+
+
+@pytest.mark.spec("A-054")
+def test_min_p_needs_top_k_that_bounds_the_candidate_set():
+    assert "top_k" in problems(changed(engine={"min_p": 0.1}))[0]
+
+
+@pytest.mark.spec("A-068")
+def test_less_than_one_step_between_publishes_is_refused():
+    assert "weight_sync_steps" in problems(changed(**{"async": {"weight_sync_steps": 0}}))[0]
+
+
+def test_a_run_without_an_end_is_refused():
+    tree = changed()
+    tree["stop"] = {}
+    assert problems(tree) == ["stop: says no end; set stop.max_steps or stop.epochs"]
+
+
+@pytest.mark.spec("K36")
+def test_a_decaying_schedule_with_an_unknown_end_is_refused():
+    tree = changed(optimizer={"scheduler": "linear"})
+    tree["stop"] = {"epochs": 1}
+    assert "decays to the last step" in problems(tree)[0]
+
+
+def test_layers_override_each_other_and_keep_their_origin(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text("[optimizer]\nlearning_rate = 1e-4\nwarmup_steps = 0\n")
+    settings = resolve(file, ["optimizer.learning_rate=1e-5"], values=WHOLE)
+    assert settings.tree["optimizer"] == {"learning_rate": 1e-5, "warmup_steps": 0}
+    assert settings.origins["optimizer.learning_rate"] == "--set"
+    assert settings.origins["optimizer.warmup_steps"] == str(file)
+    assert settings.origins["model.path"] == "built in"
+
+
+@pytest.mark.parametrize("setting", ["learning_rate", "=3", "optimizer.learning_rate"])
+def test_a_set_without_key_or_value_is_refused(setting: str):
+    with pytest.raises(ConfigError, match=r"table\.key=value"):
+        resolve(sets=[setting])
+
+
+def test_a_missing_or_broken_file_is_one_clear_problem(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no such file"):
+        resolve(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("[run\n")
+    with pytest.raises(ConfigError, match="not TOML"):
+        resolve(tmp_path / "broken.toml")
+
+
+def test_a_value_where_a_table_belongs_is_refused():
+    assert problems({**changed(), "step": 3}) == ["step = 3: expected a table [step]"]
+    assert any("loss = 'clip'" in problem for problem in problems({**changed(), "loss": "clip"}))
+
+
+def test_equal_reward_groups_are_kept_in_lockstep_unless_said_otherwise():
+    lockstep = RunConfig.build(Settings(tree=changed(**{"async": {"max_staleness": 0}})))
+    assert lockstep.lockstep
+    assert lockstep.zero_variance == "keep"
