@@ -299,7 +299,9 @@ def _nest(path: list[str], value: Any) -> dict[str, Any]:
     return value
 
 
-def _lay(tree: dict[str, Any], origins: dict[str, str], layer: Mapping[str, Any], origin: str, prefix: str = "") -> None:
+def _lay(
+    tree: dict[str, Any], origins: dict[str, str], layer: Mapping[str, Any], origin: str, prefix: str = ""
+) -> None:
     for key, value in layer.items():
         where = f"{prefix}{key}"
         if isinstance(value, Mapping) and isinstance(tree.get(key, {}), dict):
@@ -464,9 +466,13 @@ def _cross_checks(
     problems: list[str] = []
     stop, optimizer, asynchronous = sections["stop"], sections["optimizer"], sections["async"]
     if sampling.top_p < 1.0 and sampling.top_k == 0:
-        problems.append("engine.top_p: below 1 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512")
+        problems.append(
+            "engine.top_p: below 1 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
+        )
     if sampling.min_p > 0.0 and sampling.top_k == 0:
-        problems.append("engine.min_p: above 0 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512")
+        problems.append(
+            "engine.min_p: above 0 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
+        )
     if stop.max_steps is None and stop.epochs is None:
         problems.append("stop: says no end; set stop.max_steps or stop.epochs")
     refills = (sections["step"].zero_variance or ("keep" if asynchronous.max_staleness == 0 else "refill")) == "refill"
@@ -492,7 +498,11 @@ def _cross_checks(
     if sampling.reproducible and not engine.can_reproduce:
         problems.append("engine.reproducible: this engine cannot repeat a request bit for bit; use transformers")
     names = [reward.name for reward in rewards]
-    problems += [f'rewards: "{name}" is listed twice; its values could not be told apart' for name in {*names} if names.count(name) > 1]
+    problems += [
+        f'rewards: "{name}" is listed twice; its values could not be told apart'
+        for name in {*names}
+        if names.count(name) > 1
+    ]
     return problems
 
 

@@ -96,7 +96,7 @@ def problems_of(error: pydantic.ValidationError, known: list[str], prefix: str =
     for detail in error.errors():
         where = prefix + ".".join(str(piece) for piece in detail["loc"])
         if detail["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-            problems.append(f'{where}: unknown setting; {nearest(str(detail["loc"][-1]), known)}')
+            problems.append(f"{where}: unknown setting; {nearest(str(detail['loc'][-1]), known)}")
         elif detail["type"] in ("missing", "missing_argument", "missing_keyword_only_argument"):
             problems.append(f"{where}: missing; this setting has no default")
         else:

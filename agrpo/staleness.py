@@ -22,7 +22,9 @@ def staleness(version_now: int, version_sampled: int) -> int:
     return version_now - version_sampled
 
 
-def limit_ticket(consumed: set[int], floor: int, tokens: dict[int, int], mean_tokens: float | None, allowance: float) -> int:
+def limit_ticket(
+    consumed: set[int], floor: int, tokens: dict[int, int], mean_tokens: float | None, allowance: float
+) -> int:
     """The first ticket that may not be claimed, given a run-ahead allowance in tokens.
 
     A group may start while the tokens of all unconsumed groups before it stay below `allowance`. A finished group

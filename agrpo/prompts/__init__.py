@@ -86,7 +86,9 @@ def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
             raise PromptError(f'row {row_index}: message {str(message)[:60]!r} has no "role" and "content"')
         if not isinstance(message["content"], str) and message["content"] is not None:
-            raise PromptError(f"row {row_index}: a message's content is {type(message['content']).__name__}; only text is supported")
+            raise PromptError(
+                f"row {row_index}: a message's content is {type(message['content']).__name__}; only text is supported"
+            )
     return [cast("Message", dict(message)) for message in messages]
 
 

@@ -1,0 +1,20 @@
+"""Rewards that tests of whole runs use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def distinct_tokens(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """A fine-grained reward, so that the rollouts of a group differ."""
+    return [len(set(ids)) + 0.001 * (sum(ids) % 97) for ids in completion_ids]
+
+
+def always_one(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """Nothing to prefer."""
+    return [1.0 for _ in completion_ids]
+
+
+def never_any(completion_ids: list[list[int]], **columns: Any) -> list[None]:
+    """Nothing to say."""
+    return [None for _ in completion_ids]

@@ -1,0 +1,183 @@
+"""Whole runs in one process: the walk of a group from prompt to published weights, and on after an end."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agrpo.config import resolve
+from agrpo.errors import ReplayMismatch, RewardError
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.arrow import group_from_arrow, scored_from_arrow
+from agrpo.records.progress import dump
+from agrpo.runs import prepare
+from tests.stages.walk import Walk, dones, settings, walk
+
+LOCKSTEP = {"asynchronous": {"max_staleness": 0}, "engine": {"reproducible": True}}
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    return file
+
+
+@pytest.fixture
+def begin(tiny_model: Path, prompts: Path, tmp_path: Path):
+    """Begins a run with settings laid over the small one."""
+
+    def begun(name: str = "run", **tables: Any) -> RunFolder:
+        tree = settings(tiny_model, prompts, tmp_path, **tables)
+        return prepare(resolve(values=tree), folder=str(tmp_path / name))
+
+    return begun
+
+
+@pytest.mark.spec("A-002", "A-088", "A-091", "A-092", "K11")
+def test_lockstep_trains_every_group_under_the_version_that_sampled_it(begin):
+    folder = begin(**LOCKSTEP)
+    walk(folder)
+    found = dones(folder)
+    assert [done.step for done in found] == [1, 2, 3, 4]
+    assert {sample.staleness for done in found for sample in done.samples} == {0}
+    assert all(done.metrics["sample/dropped_stale_count"] == 0 for done in found)
+    for step in range(1, 5):
+        plan = folder.plan(StepKey(0, step))
+        versions = {scored_from_arrow(folder.scored.read(ticket)).model_version for ticket in plan.tickets}
+        assert versions == {step - 1}
+
+
+def test_two_lockstep_runs_of_one_seed_end_in_the_same_weights(begin):
+    digests = []
+    for name in ("first", "second"):
+        folder = begin(name, **LOCKSTEP)
+        walk(folder)
+        digests.append([done.digest for done in dones(folder)])
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 4
+
+
+@pytest.mark.spec("A-067", "A-094", "A-296")
+def test_asynchronous_consumes_each_ticket_once_and_stays_within_the_staleness(begin):
+    folder = begin(asynchronous={"max_staleness": 2}, stop={"max_steps": 6})
+    walk(folder)
+    plans = [folder.plan(StepKey(0, step)) for step in range(1, 7)]
+    consumed = [ticket for plan in plans for ticket in plan.consumed]
+    assert len(consumed) == len(set(consumed))
+    assert max(sample.staleness for plan in plans for sample in plan.samples) <= 2
+    for done in dones(folder):
+        if done.metrics["sample/staleness_max"] == 0:
+            assert done.metrics["sampling/sampling_logp_difference/max"] < 1e-4
+
+
+@pytest.mark.spec("A-291", "A-293", "A-300", "K23")
+def test_logged_measures_are_those_of_the_recorded_rows(begin):
+    folder = begin(asynchronous={"max_staleness": 1})
+    walk(folder)
+    for done in dones(folder):
+        plan = folder.plan(StepKey(0, done.step))
+        scored = [scored_from_arrow(folder.scored.read(ticket)) for ticket in plan.consumed]
+        rewards = [reward for group in scored for reward in group.rewards if not math.isnan(reward)]
+        assert done.metrics["reward"] == pytest.approx(sum(rewards) / len(rewards), abs=1e-12)
+        tokens = sum(sample.num_trained_tokens for sample in done.samples)
+        entropy = sum(sample.entropy_mean * sample.num_trained_tokens for sample in done.samples) / tokens
+        assert done.metrics["entropy"] == pytest.approx(entropy, abs=1e-9)
+        assert done.metrics["batch/trained_tokens_per_step"] == tokens == plan.num_trained_tokens
+
+
+@pytest.mark.spec("K35")
+def test_every_request_has_a_seed_of_its_own_that_a_second_run_repeats(begin):
+    seeds = []
+    for name in ("first", "second"):
+        folder = begin(name, stop={"max_steps": 1}, **LOCKSTEP)
+        walk(folder)
+        groups = [group_from_arrow(folder.groups.read(ticket)) for ticket in range(2)]
+        seeds.append([rollout.seed for group in groups for rollout in group.rollouts])
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 8
+
+
+@pytest.mark.spec("K02", "K05")
+def test_a_run_stopped_midway_goes_on_to_the_weights_it_would_have_had(begin):
+    whole = begin("whole", **LOCKSTEP)
+    walk(whole)
+    folder = begin("halved", **LOCKSTEP)
+    first = Walk(folder).start("generator", "scorer", "learner")
+    first.until(lambda: len(folder.done_steps(0)) >= 2)
+    first.stop.set()
+    for thread in first.threads:
+        thread.join(60)
+    walk(folder)
+    steps = {done.step: done.digest for attempt in (0, 1) for done in dones(folder, attempt)}
+    assert steps == {done.step: done.digest for done in dones(whole)}
+
+
+def test_a_plan_without_done_is_adopted_and_carried_out_once(begin):
+    folder = begin(stop={"max_steps": 2}, **LOCKSTEP)
+    walk(folder)
+    digest = dones(folder)[1].digest
+    folder.filesystem.delete("steps/000000/00000002.done.json")
+    folder.filesystem.delete("versions/000000/00000002.json")
+    for name in folder.filesystem.list("checkpoints"):
+        if name.startswith("00000002"):
+            folder.filesystem.delete(f"checkpoints/{name}")
+    folder.filesystem.delete("hint")
+    walk(folder)
+    (adopted,) = dones(folder, 1)
+    assert (adopted.step, adopted.digest) == (2, digest)
+    assert folder.plan(StepKey(1, 2)).adopted_from == 0
+
+
+def test_a_replay_that_differs_stops_and_says_where(begin):
+    folder = begin(stop={"max_steps": 2}, **LOCKSTEP)
+    walk(folder)
+    for name in folder.filesystem.list("checkpoints"):
+        if not name.startswith("00000001"):
+            folder.filesystem.delete(f"checkpoints/{name}")
+    key = "steps/000000/00000002.plan.json"
+    plan = json.loads(bytes(folder.filesystem.get(key)))
+    plan["learning_rate"] = 0.5
+    folder.filesystem.put(key, json.dumps(plan).encode(), exclusive=False)
+    folder.filesystem.delete("hint")
+    with pytest.raises(ReplayMismatch, match=r"step 2 replayed differently in \d+ of \d+ tensors"):
+        Walk(folder).start("learner").join()
+
+
+@pytest.mark.spec("K28")
+def test_a_step_with_nothing_to_train_leaves_the_weights_as_they_are(begin):
+    folder = begin(reward="always_one", step={"zero_variance": "drop"}, stop={"max_steps": 2})
+    walk(folder)
+    first, second = dones(folder)
+    assert first.empty
+    assert first.digest == second.digest
+    assert "loss" not in first.metrics
+
+
+@pytest.mark.spec("K19", "K26")
+def test_a_run_in_which_no_group_can_be_trained_ends_with_the_reasons(begin):
+    folder = begin(reward="never_any", asynchronous={"max_staleness": 1})
+    with pytest.raises(RewardError, match="no group could be trained in a whole pass over 12 prompts: 12 too_few_scores"):
+        walk(folder)
+
+
+@pytest.mark.spec("A-266", "A-267", "A-127")
+def test_epochs_count_consumed_prompts_and_the_last_step_may_be_short(begin):
+    folder = begin(step={"groups": 5}, stop={"max_steps": None, "epochs": 1})
+    walk(folder)
+    plans = [folder.plan(StepKey(0, step)) for step in folder.done_steps(0)]
+    assert sorted(ticket for plan in plans for ticket in plan.consumed) == list(range(12))
+    assert dones(folder)[-1].num_prompts == 12
+
+
+def test_documents_of_a_run_are_readable_json(begin):
+    folder = begin(stop={"max_steps": 1}, **LOCKSTEP)
+    walk(folder)
+    plan = folder.plan(StepKey(0, 1))
+    assert json.loads(dump(plan))["schema"] == "Plan"
+    assert folder.document()["settings"]["tree"]["async"]["max_staleness"] == 0
