@@ -1,0 +1,148 @@
+"""A stage whose behaviour the environment variable EXAMPLE chooses; `run_url` is a folder it may write into."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from agrpo.errors import ModelError, Stopped
+from agrpo.stages import StageContext
+
+
+def run(context: StageContext) -> None:
+    globals()[os.environ["EXAMPLE"]](context)
+
+
+def finish(context: StageContext) -> None:
+    print("all is done")
+
+
+def work(context: StageContext) -> None:
+    """Until asked; then it leaves a mark, as a stage that has put its affairs in order."""
+    _say_ready(context)
+    context.stop.wait()
+    Path(context.run_url, "in order").touch()
+    raise Stopped("asked to stop while waiting for work")
+
+
+def fail(context: StageContext) -> None:
+    print("loading the model")
+    raise ModelError("the model has 3 heads\nand 2 are needed")
+
+
+def stumble(context: StageContext) -> None:
+    _ = {"loss": 0.5}["los"]
+
+
+def leave(context: StageContext) -> None:
+    raise SystemExit(0)
+
+
+def stop_unasked(context: StageContext) -> None:
+    raise Stopped("nobody asked")
+
+
+def kill_itself(context: StageContext) -> None:
+    print("one\ntwo\nthree\nfour")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_twice(context: StageContext) -> None:
+    """SIGKILL comes to it until two marks are there."""
+    marks = Path(context.run_url) / "deaths"
+    marks.mkdir(exist_ok=True)
+    if len(list(marks.iterdir())) < 2:
+        (marks / context.incarnation).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ignore_sigterm(context: StageContext) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    work_for_ever(context)
+
+
+def work_for_ever(context: StageContext) -> None:
+    _say_ready(context)
+    while True:
+        time.sleep(0.01)
+        if context.stop.is_set():
+            Path(context.run_url, "asked").touch()
+
+
+def hold_the_interpreter(context: StageContext) -> None:
+    """No Python thread runs any more, so nothing in this process watches anything."""
+    _say_ready(context)
+    seven = int("7")
+    _ = seven ** (seven**9)
+
+
+def compute_long(context: StageContext) -> None:
+    """A minute in one call that lets other threads run, as a backward pass: no signal handler runs meanwhile."""
+
+    def listen() -> None:
+        context.stop.wait()
+        print("heard amid the call", flush=True)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    _say_ready(context)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**8)
+
+
+def have_children(context: StageContext) -> None:
+    """A child and its child, both in the stage's group."""
+    leave_children(context)
+    _say_ready(context)
+    context.stop.wait()
+
+
+def leave_children(context: StageContext) -> None:
+    code = "import subprocess, sys, time; subprocess.Popen(['sleep', '600']); print('up', flush=True); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.readline()
+
+
+def hold_a_port(context: StageContext) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Path(context.run_url, "port").write_text(str(server.getsockname()[1]))
+        work_for_ever(context)
+
+
+def kill_the_reaper(context: StageContext) -> None:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            sibling = stat.read_text().rpartition(")")[2].split()[1] == str(os.getppid())
+            if sibling and b"reaper.py" in stat.with_name("cmdline").read_bytes():
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+    _say_ready(context)
+
+
+def leave_a_thread(context: StageContext) -> None:
+    threading.Thread(target=time.sleep, args=(600,), name="straggler", daemon=False).start()
+
+
+def show_environment(context: StageContext) -> None:
+    names = ("PYTHONPATH", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "AGRPO_SUPERVISOR_FD", "AGRPO_REPORT_FD")
+    shown = {name: os.environ.get(name) for name in names} | {"path": sys.path, "cwd": os.getcwd()}
+    Path(context.run_url, "environment.json").write_text(json.dumps(shown))
+
+
+def print_much(context: StageContext) -> None:
+    for number in range(100):
+        print(f"line {number}")
+    print("0%\r50%\r100%")
+    print("no line break", end="")
+
+
+def _say_ready(context: StageContext) -> None:
+    Path(context.run_url, f"ready {context.incarnation}").touch()
