@@ -1,7 +1,7 @@
 """Imports only go down, and each third party has one landlord.
 
-    errors <- records <- config, registry, staleness, waiting, tensors <- rooms <- stages, recipes, runs <- quickstart
-    <- flows, trainer, cli
+    errors <- records <- config, loading, registry, staleness, tensors, waiting <- rooms <- stages, recipes, runs
+    <- quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
 """
@@ -26,6 +26,7 @@ LAYERS = {
     "errors": 0,
     "records": 1,
     "config": 2,
+    "loading": 2,
     "registry": 2,
     "staleness": 2,
     "tensors": 2,
