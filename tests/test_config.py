@@ -149,7 +149,7 @@ def test_a_missing_or_broken_file_is_one_clear_problem(tmp_path: Path):
 
 
 def test_a_value_where_a_table_belongs_is_refused():
-    assert problems({**changed(), "step": 3}) == ["step = 3: expected a table [step]"]
+    assert problems({**changed(), "step": 3}) == ["step = 3: expected a table [step] (built in)"]
     assert any("loss = 'clip'" in problem for problem in problems({**changed(), "loss": "clip"}))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.metrics import StepFacts, measure_step
+from agrpo.policy.determinism import seed_draws
 from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.update import UpdateOutcome, update
 from agrpo.records.batch import Row
@@ -93,9 +94,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> Do
 
 
 def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row]) -> UpdateOutcome:
-    import torch
-
-    torch.manual_seed(plan.seed)
+    seed_draws(plan.seed)
     return update(
         trainee.model,
         trainee.optimizer,

@@ -1,0 +1,42 @@
+"""One run's settings: a TOML file whose tables are the parts of the run, resolved in layers that keep their origin.
+
+    defaults  <  file  <  --set key=value
+
+`resolve` gives `Settings` (plain values and where each came from); `RunConfig.build` checks them all, says everything
+that is wrong at once, and builds the parts. Nothing here imports torch or touches a model, a dataset or a server.
+"""
+
+from __future__ import annotations
+
+from agrpo.config.layers import Settings, load_settings, resolve
+from agrpo.config.run import PromptsSection, RunConfig
+from agrpo.config.sections import (
+    AsyncSection,
+    CheckpointSection,
+    ModelSection,
+    OptimizerSection,
+    RecorderSection,
+    RewardSection,
+    RunSection,
+    SamplingSection,
+    StepSection,
+    StopSection,
+)
+
+__all__ = [
+    "AsyncSection",
+    "CheckpointSection",
+    "ModelSection",
+    "OptimizerSection",
+    "PromptsSection",
+    "RecorderSection",
+    "RewardSection",
+    "RunConfig",
+    "RunSection",
+    "SamplingSection",
+    "Settings",
+    "StepSection",
+    "StopSection",
+    "load_settings",
+    "resolve",
+]

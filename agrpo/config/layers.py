@@ -1,0 +1,78 @@
+"""Layers: defaults < file < `--set key=value`, each value with where it came from."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agrpo.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Resolved values by table, and the origin of each that is no default."""
+
+    tree: dict[str, Any]
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def resolve(file: Path | None = None, sets: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> Settings:
+    """Layer the settings. `sets`: `table.key=value` in TOML's notation; `values`: a tree under the file."""
+    tree: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if values is not None:
+        _lay(tree, origins, values, "built in")
+    if file is not None:
+        _lay(tree, origins, _read_toml(file), str(file))
+    for setting in sets:
+        path, value = _parse_set(setting)
+        _lay(tree, origins, _nest(path, value), "--set")
+    return Settings(tree=tree, origins=origins)
+
+
+def load_settings(document: Mapping[str, Any]) -> Settings:
+    """The settings that `run.json` keeps."""
+    return Settings(tree=document["settings"]["tree"], origins=document["settings"]["origins"])
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; give the path of a run's TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _parse_set(setting: str) -> tuple[list[str], Any]:
+    path, equals, text = setting.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f'--set {setting}: expected "table.key=value", such as --set optimizer.learning_rate=1e-5')
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    return path.strip().split("."), value
+
+
+def _nest(path: list[str], value: Any) -> dict[str, Any]:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _lay(
+    tree: dict[str, Any], origins: dict[str, str], layer: Mapping[str, Any], origin: str, prefix: str = ""
+) -> None:
+    for key, value in layer.items():
+        where = f"{prefix}{key}"
+        if isinstance(value, Mapping) and isinstance(tree.get(key, {}), dict):
+            _lay(tree.setdefault(key, {}), origins, value, origin, f"{where}.")
+        else:
+            tree[key] = value
+            origins[where] = origin

@@ -1,0 +1,248 @@
+"""The settings of one run, checked and built into its parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pydantic
+
+from agrpo.config.checks import cross_checks
+from agrpo.config.layers import Settings
+from agrpo.config.sections import (
+    SECTIONS,
+    AsyncSection,
+    CheckpointSection,
+    ModelSection,
+    OptimizerSection,
+    RecorderSection,
+    RewardSection,
+    RunSection,
+    SamplingSection,
+    StepSection,
+    StopSection,
+)
+from agrpo.errors import ConfigError, UnknownName
+from agrpo.records.sampling import Sampling
+from agrpo.registry import Registry, knobs_of, nearest, problems_of
+
+if TYPE_CHECKING:
+    from agrpo.advantages import Advantage
+    from agrpo.aggregations import Aggregation
+    from agrpo.engines import EnginePart
+    from agrpo.losses import Loss
+    from agrpo.packing import Packing
+    from agrpo.prompts import Source
+
+ROOMS: dict[str, tuple[str, str | None]] = {
+    "engine": ("agrpo.engines", "transformers"),
+    "prompts": ("agrpo.prompts", None),
+    "advantage": ("agrpo.advantages", "grpo"),
+    "loss": ("agrpo.losses", "clip"),
+    "aggregation": ("agrpo.aggregations", "token_mean"),
+    "packing": ("agrpo.packing", "sequence"),
+}
+"""Tables that choose a part: the room, and the part where the file names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptsSection:
+    """Where prompts come from and in which order."""
+
+    source: Source
+    shuffle: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run's settings, checked and built. `settings` are the plain values it was built from, defaults filled in."""
+
+    run: RunSection
+    model: ModelSection
+    sampling: Sampling
+    engine: EnginePart
+    prompts: PromptsSection
+    rewards: tuple[RewardSection, ...]
+    advantage: Advantage
+    loss: Loss
+    aggregation: Aggregation
+    packing: Packing
+    step: StepSection
+    asynchronous: AsyncSection
+    optimizer: OptimizerSection
+    checkpoint: CheckpointSection
+    stop: StopSection
+    recorder: RecorderSection
+    settings: Settings
+
+    @classmethod
+    def build(cls, settings: Settings) -> RunConfig:
+        """Check every setting and build the parts. Raises `ConfigError` holding all problems."""
+        return _Builder(settings).build()
+
+    @property
+    def lockstep(self) -> bool:
+        return self.asynchronous.max_staleness == 0
+
+    @property
+    def zero_variance(self) -> str:
+        return self.step.zero_variance or ("keep" if self.lockstep else "refill")
+
+    @property
+    def data_seed(self) -> int:
+        return self.run.seed if self.run.data_seed is None else self.run.data_seed
+
+    @property
+    def groups_per_version(self) -> int:
+        return self.step.groups * self.asynchronous.weight_sync_steps
+
+
+class _Builder:
+    """Builds every part it can and collects what is wrong with the others."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.tree = settings.tree
+        self.problems: list[str] = []
+        self.resolved: dict[str, Any] = {}
+
+    def build(self) -> RunConfig:
+        self._refuse_unknown_tables()
+        sections = {name: self._section(name, cls, self.tree.get(name, {})) for name, cls in SECTIONS.items()}
+        sampling = self._sampling()
+        shuffle = self._shuffle()
+        parts = {name: self._part(name) for name in ROOMS}
+        rewards = self._rewards()
+        if not self.problems:
+            self.problems += cross_checks(sections, sampling, rewards, parts["engine"])
+        if self.problems:
+            raise ConfigError([self._with_origin(problem) for problem in self.problems])
+        self.resolved["rewards"] = [_values_of(reward) for reward in rewards]
+        return RunConfig(
+            run=sections["run"],
+            model=sections["model"],
+            sampling=sampling,
+            prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
+            rewards=tuple(rewards),
+            step=sections["step"],
+            asynchronous=sections["async"],
+            optimizer=sections["optimizer"],
+            checkpoint=sections["checkpoint"],
+            stop=sections["stop"],
+            recorder=sections["recorder"],
+            settings=Settings(tree=self.resolved, origins=self.settings.origins),
+            **parts,
+        )
+
+    def _with_origin(self, problem: str) -> str:
+        origin = self.settings.origins.get(problem.partition(":")[0].partition(" = ")[0])
+        return f"{problem} ({origin})" if origin else problem
+
+    def _refuse_unknown_tables(self) -> None:
+        known = [*SECTIONS, *ROOMS, "rewards"]
+        self.problems += [f"{key}: unknown table; {nearest(key, known)}" for key in self.tree if key not in known]
+
+    def _section(self, name: str, cls: type[Any], values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            self.problems.append(f"{name} = {values!r}: expected a table [{name}]")
+            return None
+        try:
+            built = cls(**values)
+        except pydantic.ValidationError as error:
+            self.problems += problems_of(error, knobs_of(cls), f"{name}.")
+            return None
+        self.resolved.setdefault(name, {}).update(_values_of(built))
+        return built
+
+    def _sampling(self) -> Sampling:
+        values = self._table("engine")
+        shared = {key: values[key] for key in values if key in knobs_of(SamplingSection)}
+        built = self._section("engine", SamplingSection, shared)
+        return Sampling(**_values_of(built)) if built else Sampling()
+
+    def _shuffle(self) -> bool:
+        shuffle = self._table("prompts").get("shuffle", True)
+        if not isinstance(shuffle, bool):
+            self.problems.append(f"prompts.shuffle = {shuffle!r}: expected true or false")
+            return True
+        self.resolved.setdefault("prompts", {})["shuffle"] = shuffle
+        return shuffle
+
+    def _table(self, name: str) -> Mapping[str, Any]:
+        values = self.tree.get(name, {})
+        return cast("Mapping[str, Any]", values) if isinstance(values, Mapping) else {}
+
+    def _part(self, table: str) -> Any:
+        room, default = ROOMS[table]
+        if not isinstance(self.tree.get(table, {}), Mapping):
+            self.problems.append(f"{table} = {self.tree[table]!r}: expected a table [{table}]")
+            return None
+        shared = {"engine": knobs_of(SamplingSection), "prompts": ["shuffle"]}.get(table, [])
+        values = {key: value for key, value in self._table(table).items() if key not in shared}
+        name = values.pop("name", default)
+        registry: Registry[Any] = Registry(room)
+        if not isinstance(name, str):
+            self.problems.append(f"{table}.name: missing; choose one of {', '.join(registry.names())}")
+            return None
+        try:
+            cls = registry[name]
+            built = cls(**values)
+        except UnknownName as error:
+            self.problems.append(f"{table}.name: {error}")
+            return None
+        except pydantic.ValidationError as error:
+            self.problems += problems_of(error, [*knobs_of(cls), *shared, "name"], f"{table}.")
+            return None
+        self.resolved.setdefault(table, {}).update({"name": name, **_values_of(built)})
+        return built
+
+    def _rewards(self) -> list[RewardSection]:
+        entries = self.tree.get("rewards", [])
+        if not isinstance(entries, list) or not entries:
+            self.problems.append("rewards: missing; a run needs at least one [[rewards]] table")
+            return []
+        built = [self._reward(f"rewards.{index}", entry) for index, entry in enumerate(entries)]
+        return [reward for reward in built if reward is not None]
+
+    def _reward(self, where: str, entry: Any) -> RewardSection | None:
+        if not isinstance(entry, Mapping):
+            self.problems.append(f"{where} = {entry!r}: expected a table [[rewards]]")
+            return None
+        own = knobs_of(RewardSection)
+        values = {key: value for key, value in entry.items() if key in own}
+        knobs = {**values.pop("settings", {}), **{key: value for key, value in entry.items() if key not in own}}
+        name = entry.get("name")
+        try:
+            if isinstance(name, str) and ":" not in name:
+                cls = Registry("agrpo.rewards")[name]
+                try:
+                    cls(**knobs)
+                except pydantic.ValidationError as error:
+                    self.problems += problems_of(error, [*knobs_of(cls), *own], f"{where}.")
+                    return None
+            elif knobs:
+                unknown = next(iter(knobs))
+                self.problems.append(f"{where}.{unknown}: unknown setting; {nearest(unknown, own)}")
+                return None
+            return RewardSection(**values, settings=knobs)
+        except UnknownName as error:
+            self.problems.append(f'{where}.name: {error}, or "package.module:function" for one of yours')
+        except pydantic.ValidationError as error:
+            self.problems += problems_of(error, own, f"{where}.")
+        return None
+
+
+def _values_of(built: Any) -> dict[str, Any]:
+    """A part's settings as plain values that TOML and JSON can hold, so that they build the same part again."""
+    return {f.name: _plain(getattr(built, f.name)) for f in fields(built)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list | frozenset | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return str(value) if isinstance(value, Path) else value

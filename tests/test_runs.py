@@ -1,0 +1,162 @@
+"""Runs as wholes: everything that cannot work is said before anything is written; runs are found by short names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agrpo.config import resolve
+from agrpo.errors import ConfigError, RunExists, RunNotFound, StoreReadOnly
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.progress import Hint
+from agrpo.runs import find, prepare, summaries
+from tests.stages.walk import settings
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1"}], "answer": "2"}))
+    return file
+
+
+def refused(tree: dict[str, Any], runs: Path) -> str:
+    """What `prepare` says, having written nothing."""
+    with pytest.raises(ConfigError) as caught:
+        prepare(resolve(values=tree))
+    assert not runs.exists()
+    return str(caught.value)
+
+
+def test_a_missing_model_is_refused(prompts: Path, tmp_path: Path):
+    told = refused(settings(tmp_path / "no-model", prompts, tmp_path / "runs"), tmp_path / "runs")
+    assert f"model.path: no folder {tmp_path / 'no-model'}" in told
+
+
+def test_a_hub_id_that_cannot_be_had_is_refused(prompts: Path, tmp_path: Path):
+    tree = settings(tmp_path, prompts, tmp_path / "runs")
+    tree["model"]["path"] = "nobody/nothing-1b"
+    assert 'model.path: "nobody/nothing-1b" is no folder' in refused(tree, tmp_path / "runs")
+
+
+def test_a_folder_that_holds_no_model_is_refused_with_what_it_lacks(prompts: Path, tmp_path: Path):
+    tree = settings(tmp_path, prompts, tmp_path / "runs")
+    assert "no config.json, no tokenizer_config.json, no *.safetensors" in refused(tree, tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([{"question": "1+1"}], "prompt"),
+        ([{"prompt": "1+1"}], "expected a list of messages"),
+        ([{"prompt": []}], "expected a list of messages"),
+        ([{"prompt": [{"content": "1+1"}]}], '"role" and "content"'),
+    ],
+)
+@pytest.mark.spec("A-009", "A-031")
+def test_prompts_that_are_no_conversations_are_refused(
+    tiny_model: Path, tmp_path: Path, rows: list[dict[str, Any]], expected: str
+):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    assert expected in refused(settings(tiny_model, file, tmp_path / "runs"), tmp_path / "runs")
+
+
+@pytest.mark.spec("A-019")
+def test_a_prompt_with_an_image_is_refused(tiny_model: Path, tmp_path: Path):
+    file = tmp_path / "rows.jsonl"
+    content = [{"type": "image", "image": "x.png"}, {"type": "text", "text": "what is it?"}]
+    file.write_text(json.dumps({"prompt": [{"role": "user", "content": content}]}))
+    assert "only text" in refused(settings(tiny_model, file, tmp_path / "runs"), tmp_path / "runs")
+
+
+def test_a_missing_dataset_is_refused(tiny_model: Path, tmp_path: Path):
+    tree = settings(tiny_model, tmp_path / "none.jsonl", tmp_path / "runs")
+    assert "none.jsonl" in refused(tree, tmp_path / "runs")
+
+
+def test_a_reward_that_cannot_be_imported_is_refused(tiny_model: Path, prompts: Path, tmp_path: Path):
+    told = refused(settings(tiny_model, prompts, tmp_path / "runs", reward="distinct_token"), tmp_path / "runs")
+    assert "distinct_tokens" in told
+
+
+@pytest.mark.spec("K39")
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path):
+    tree = settings(tmp_path / "no-model", tmp_path / "none.jsonl", tmp_path / "runs", reward="nothing")
+    told = refused(tree, tmp_path / "runs")
+    assert all(word in told for word in ("model.path", "prompts:", "nothing"))
+
+
+@pytest.mark.spec("K07")
+def test_a_fresh_run_in_a_folder_that_holds_one_is_refused(tiny_model: Path, prompts: Path, tmp_path: Path):
+    tree = settings(tiny_model, prompts, tmp_path)
+    prepare(resolve(values=tree), folder=str(tmp_path / "mine"))
+    with pytest.raises(RunExists, match="already holds a run; resume it"):
+        prepare(resolve(values=tree), folder=str(tmp_path / "mine"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of one MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+    ).returncode == 0
+    if not mounted:
+        pytest.skip("a small disk needs the right to mount a tmpfs")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_too_small_for_the_run_is_refused(tiny_model: Path, prompts: Path, small_disk: Path):
+    with pytest.raises(ConfigError, match=r"has 1 MiB free; this run keeps up to \d+ MiB"):
+        prepare(resolve(values=settings(tiny_model, prompts, small_disk)))
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tiny_model: Path, prompts: Path, small_disk: Path):
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises((ConfigError, StoreReadOnly), match="cannot be written|read-only"):
+        prepare(resolve(values=settings(tiny_model, prompts, small_disk)))
+
+
+def test_a_run_keeps_its_resolved_settings_and_what_they_are_read_with(tiny_model: Path, prompts: Path, tmp_path: Path):
+    document = prepare(resolve(values=settings(tiny_model, prompts, tmp_path))).document()
+    assert document["settings"]["tree"]["optimizer"]["betas"] == [0.9, 0.999]
+    assert document["settings"]["origins"]["run.seed"] == "built in"
+    assert document["prompts_per_epoch"] == 1
+    assert set(document["model_digests"]) >= {"config.json", "tokenizer.json"}
+
+
+def test_runs_are_found_by_path_by_the_beginning_of_a_name_and_as_latest(tmp_path: Path):
+    for name in ("one-20260101T000000", "two-20250101T000000"):
+        RunFolder.create(str(tmp_path / name), {"name": name})
+    assert find("latest", str(tmp_path)).url.endswith("one-20260101T000000")
+    assert find("two", str(tmp_path)).url.endswith("two-20250101T000000")
+    assert find(str(tmp_path / "two-20250101T000000")).url.endswith("two-20250101T000000")
+    with pytest.raises(RunNotFound, match="it holds: two-20250101T000000, one-20260101T000000"):
+        find("three", str(tmp_path))
+
+
+def test_a_beginning_that_two_runs_share_is_refused(tmp_path: Path):
+    for name in ("run-20260101T000000", "run-20260102T000000"):
+        RunFolder.create(str(tmp_path / name), {"name": name})
+    with pytest.raises(RunNotFound, match="begins 2 names"):
+        find("run", str(tmp_path))
+
+
+def test_the_list_of_runs_tells_their_state(tiny_model: Path, prompts: Path, tmp_path: Path):
+    tree = settings(tiny_model, prompts, tmp_path)
+    for name in ("a", "b"):
+        prepare(resolve(values=tree), folder=str(tmp_path / name))
+    RunFolder.open(str(tmp_path / "b")).write_hint(Hint(limit_ticket=None, dropped=0, floor=0, finished=True))
+    assert [(one.name, one.state, one.steps) for one in summaries(str(tmp_path))] == [
+        ("a", "not started", 0),
+        ("b", "finished", 0),
+    ]
