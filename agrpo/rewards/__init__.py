@@ -6,14 +6,16 @@ A reward is a part of this room, or a function of yours that a run names as `pac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
-from agrpo.config import RewardSection
 from agrpo.errors import AgrpoError, RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
 from agrpo.registry import Registry
 from agrpo.rewards.functions import AsyncFunctionReward, FunctionReward, is_async, reward_function
+
+if TYPE_CHECKING:
+    from agrpo.config import RewardSection
 
 
 class Reward(Protocol):
@@ -30,7 +32,7 @@ class Reward(Protocol):
 
 
 class AsyncReward(Protocol):
-    """A judge that waits for something outside. It runs on the scorer's own loop and must never block it."""
+    """A judge that waits for something outside, such as a service. It runs on the scorer's loop and must not block it."""
 
     @property
     def whole_group(self) -> bool:
@@ -56,12 +58,16 @@ rewards: Registry[Reward | AsyncReward] = Registry("agrpo.rewards")
 
 def load_reward(section: RewardSection) -> Reward | AsyncReward:
     """The reward a run names, ready to be called. Raises `RewardError`, `ConfigError` or `MissingPackage`."""
-    if ":" in section.name:
-        if section.settings:
-            names = ", ".join(section.settings)
-            raise RewardError(f'reward "{section.name}" is a function and has no settings; remove: {names}')
-        return reward_function(section.name)
-    reward = rewards.build(section.name, section.settings)
+    return load_named(section.name, section.settings)
+
+
+def load_named(name: str, settings: Mapping[str, Any]) -> Reward | AsyncReward:
+    """As `load_reward`, for a process that has no use for a run's configuration."""
+    if ":" in name:
+        if settings:
+            raise RewardError(f'reward "{name}" is a function and has no settings; remove: {", ".join(settings)}')
+        return reward_function(name)
+    reward = rewards.build(name, settings)
     if isinstance(reward, Preparing):
         reward.prepare()
     return reward
@@ -71,7 +77,7 @@ def check_reward(section: RewardSection) -> list[str]:
     """What keeps the reward from being loaded here; nothing where it loads. It imports the reward's module."""
     try:
         load_reward(section)
-    except AgrpoError as error:
+    except (AgrpoError, ImportError) as error:
         return [str(error)]
     return []
 
@@ -111,6 +117,7 @@ __all__ = [
     "awaits",
     "check_reward",
     "fact_of",
+    "load_named",
     "load_reward",
     "rewards",
 ]

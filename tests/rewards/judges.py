@@ -141,9 +141,9 @@ def environment(completions, variable, **_):
     return [float(os.environ.get(variable[0], "1") == "") for _ in completions]
 
 
-def processor(completions, **_):
+def sleeps(completions, **_):
     """Sleeps past the limit without using the processor."""
-    time.sleep(0.3)
+    time.sleep(0.8)
     return [1.0 for _ in completions]
 
 
@@ -188,6 +188,17 @@ def kills_its_template_once(completions, note, **_):
 def always_kills_its_template(completions, **_):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
+
+
+def scribbles(completions, **_):
+    """Writes into whatever it was left open."""
+    for text in texts(completions):
+        for descriptor in range(3, 64) if text == "bad" else ():
+            try:
+                os.write(descriptor, b"scribble" * 8)
+            except OSError:
+                continue
+    return length(completions)
 
 
 # Two judges of which neither can end before the other has begun.

@@ -8,19 +8,25 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from agrpo.rewards.sandbox import RewardRunner
+from agrpo.config import RewardSection
+from agrpo.errors import RewardError
+from agrpo.rewards.sandbox import RewardRunner, process
 from tests.rewards.worlds import HANG_SECONDS, all_ended, descendants, group_of, lives, noted, run, score, section_of
 from tests.rewards.worlds import with_runner as during
 
 SCORER = """
 import asyncio, sys
+from agrpo.config import RewardSection
 from agrpo.rewards.sandbox import RewardRunner
-from tests.rewards.worlds import group_of, section_of
-asyncio.run(RewardRunner(section_of("hangs_with_a_child", timeout_seconds=600.0)).score(group_of("a", note=sys.argv[1])))
+from tests.rewards.worlds import group_of
+runner = RewardRunner(RewardSection(name=sys.argv[1], timeout_seconds=600.0))
+asyncio.run(runner.score(group_of("a", note=sys.argv[2])))
 """
 
 
@@ -46,7 +52,7 @@ def test_what_a_judge_started_ends_with_its_call(judge: str, tmp_path: Path) -> 
 
 def test_what_a_hanging_judge_started_is_killed_with_it(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    (scored,) = score(section_of("hangs_with_a_child", timeout_seconds=0.3), group_of("a", note=str(note)))
+    (scored,) = score(section_of("hangs_with_a_child", timeout_seconds=1.5), group_of("a", note=str(note)))
     assert scored.values == [None]
     assert len(noted(note)) == 2 and not any(lives(pid) for pid in noted(note))
 
@@ -103,14 +109,52 @@ def test_a_judge_that_always_kills_its_template_gets_no_value() -> None:
     assert scored.errors == ["its process was killed by signal 9, twice in this call"]
 
 
-def test_a_killed_scorer_leaves_no_process(tmp_path: Path) -> None:
-    note = tmp_path / "note"
-    scorer = subprocess.Popen([sys.executable, "-c", SCORER, str(note)], env={**os.environ, "PYTHONPATH": os.getcwd()})
+@contextmanager
+def scorer_of(name: str, note: Path) -> Iterator[int]:
+    """The process number of a scorer whose reward writes `note` and then hangs."""
+    environment = {**os.environ, "PYTHONPATH": os.getcwd(), "HANGING_NOTE": str(note)}
+    scorer = subprocess.Popen([sys.executable, "-c", SCORER, name, str(note)], env=environment)
     try:
-        asyncio.run(until_noted(note, 2))
-        started = descendants(scorer.pid)
-        assert len(started) == 3 and set(noted(note)) < started
+        yield scorer.pid
     finally:
         scorer.kill()
         scorer.wait()
+
+
+def test_a_killed_scorer_leaves_no_process(tmp_path: Path) -> None:
+    with scorer_of("tests.rewards.judges:hangs_with_a_child", tmp_path / "note") as scorer:
+        asyncio.run(until_noted(tmp_path / "note", 2))
+        started = descendants(scorer)
+        assert len(started) == 3 and set(noted(tmp_path / "note")) < started
     assert all_ended(started)
+
+
+def test_a_scorer_killed_while_its_reward_is_imported_leaves_no_process(tmp_path: Path) -> None:
+    with scorer_of("tests.rewards.hanging:judge", tmp_path / "note") as scorer:
+        (template,) = asyncio.run(until_noted(tmp_path / "note", 1))
+        assert descendants(scorer) == {template}
+    assert all_ended({template})
+
+
+def test_a_call_ends_when_its_template_and_its_scorer_are_killed_at_once(tmp_path: Path) -> None:
+    with scorer_of("tests.rewards.judges:hangs_with_a_child", tmp_path / "note") as scorer:
+        child, judge = asyncio.run(until_noted(tmp_path / "note", 2))
+        (template,) = descendants(scorer) - {child, judge}
+        os.kill(scorer, signal.SIGSTOP)
+        os.kill(template, signal.SIGKILL)
+    assert all_ended({judge})
+    os.kill(child, signal.SIGKILL)  # nobody is left who knew of it
+
+
+@pytest.mark.spec("K21")
+def test_an_import_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "IMPORT_SECONDS", 1.0)
+    with pytest.raises(RewardError, match="cannot be imported: its process did not answer within 1 s"):
+        score(RewardSection(name="tests.rewards.hanging:judge"), group_of("a"))
+    assert descendants(os.getpid()) == set()
+
+
+def test_a_judge_that_writes_into_what_is_open_spoils_only_its_own_answer() -> None:
+    first, second = score(section_of("scribbles", timeout_seconds=1.0), group_of("a", "bad", "ccc"), group_of("a"))
+    assert first.values == [1.0, None, 3.0]
+    assert second.values == [1.0]

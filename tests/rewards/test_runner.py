@@ -129,7 +129,7 @@ def test_an_async_judge_fails_one_completion_at_a_time(way: str, reason: str) ->
 
 
 def test_the_clock_decides_no_value_of_a_reproducible_run() -> None:
-    section = section_of("processor", timeout_seconds=0.1)
+    section = section_of("sleeps", timeout_seconds=0.5)
     assert score(section, group_of("a"), reproducible=True)[0].values == [1.0]
     assert score(section, group_of("a"))[0].values == [None]
 

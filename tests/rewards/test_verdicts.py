@@ -38,6 +38,7 @@ def test_numbers_booleans_and_none_are_values(returned: object, value: float | N
         (10**400, "it returned int too large for a float"),
         ("1.0", "it returned str; expected a number or None"),
         (1 + 2j, "it returned complex; expected a number or None"),
+        (np.array([1.0, 2.0]), "it returned ndarray; expected a number or None"),
         ([1.0], "it returned list; expected a number or None"),
     ],
 )

@@ -15,7 +15,7 @@ from agrpo.records.rollout import Rollout, TurnRecord
 from agrpo.records.score import Score
 from agrpo.rewards.sandbox import RewardRunner
 
-HANG_SECONDS = 30.0
+HANG_SECONDS = 60.0
 """A test that takes longer hangs."""
 
 

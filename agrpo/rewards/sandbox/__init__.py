@@ -7,7 +7,10 @@
 The template does nothing but fork, watch and kill, so the limits hold whatever a reward does: loop in C, ignore
 signals, take memory, start processes, exit. A call that fails is made again for each completion alone. Two habits of a
 reward's module follow: it starts no threads when it is imported (a fork has none of them), and it keeps nothing from
-one call to the next (a child ends with its call). An `async def` reward is awaited by the scorer itself.
+one call to the next (a child ends with its call).
+
+As many calls of a reward run at once as the scorer has cores. A reward that waits for a service is better written as
+`async def`: the scorer awaits it itself, as many calls at once as there are groups, and can only stop listening to it.
 """
 
 from __future__ import annotations

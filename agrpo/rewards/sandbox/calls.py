@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import pickle
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from agrpo.config import RewardSection
 from agrpo.errors import RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.rewards import AsyncReward, awaits, load_reward
@@ -16,6 +15,9 @@ from agrpo.rewards.sandbox.frames import Answer
 from agrpo.rewards.sandbox.limits import Limits
 from agrpo.rewards.sandbox.process import TemplateDied, TemplateProcess
 from agrpo.rewards.sandbox.verdicts import CallFailed, Verdict, reason_of, verdicts_of
+
+if TYPE_CHECKING:
+    from agrpo.config import RewardSection
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from agrpo.config import RewardSection
 from agrpo.rewards.sandbox.limits import Limits
 
 _HEADER = struct.Struct(">QQ")
@@ -23,7 +23,8 @@ SETUP = 0
 class Setup:
     """What a template is told first."""
 
-    section: RewardSection
+    name: str
+    settings: dict[str, Any]
     limits: Limits
     sys_path: list[str]
     """The scorer's own, so that both import the same modules."""

@@ -6,8 +6,10 @@ import math
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from agrpo.config import RewardSection
+if TYPE_CHECKING:
+    from agrpo.config import RewardSection
 
 CLOCK_SLACK = 10
 """Times `timeout_seconds` that a call may take by the clock where only processor time decides."""

@@ -12,13 +12,15 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
-from agrpo.config import RewardSection
 from agrpo.errors import RewardError
 from agrpo.rewards.sandbox import processes
 from agrpo.rewards.sandbox.frames import SETUP, Answer, Frames, Loaded, Setup, frame
 from agrpo.rewards.sandbox.limits import Limits
+
+if TYPE_CHECKING:
+    from agrpo.config import RewardSection
 
 logger = logging.getLogger(__name__)
 
@@ -83,8 +85,13 @@ class TemplateProcess:
         await asyncio.to_thread(self._log.join, CLOSE_SECONDS)
 
     async def _load(self) -> Loaded:
-        python_path = os.environ.get("PYTHONPATH")
-        setup = Setup(section=self.section, limits=self.limits, sys_path=_sys_path(), python_path=python_path)
+        setup = Setup(
+            name=self.section.name,
+            settings=self.section.settings,
+            limits=self.limits,
+            sys_path=_sys_path(),
+            python_path=os.environ.get("PYTHONPATH"),
+        )
         try:
             loaded = Loaded(**json.loads(await self._exchange(pickle.dumps(setup), IMPORT_SECONDS)))
         except TemplateDied as death:

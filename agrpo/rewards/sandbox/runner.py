@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from agrpo.config import RewardSection
 from agrpo.errors import RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
@@ -15,6 +15,9 @@ from agrpo.records.score import Score
 from agrpo.rewards.sandbox.calls import Calls, open_calls
 from agrpo.rewards.sandbox.limits import Limits
 from agrpo.rewards.sandbox.verdicts import CallFailed, Verdict
+
+if TYPE_CHECKING:
+    from agrpo.config import RewardSection
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from agrpo.errors import AgrpoError
-from agrpo.rewards import Reward, awaits, load_reward
+from agrpo.rewards import Reward, awaits, load_named
 from agrpo.rewards.sandbox import child, processes
 from agrpo.rewards.sandbox.frames import SETUP, Answer, Frames, Loaded, Setup, frame, to_bytes
 from agrpo.rewards.sandbox.limits import Limits
@@ -60,11 +60,11 @@ def _setup(channel: socket.socket, frames: Frames) -> Setup:
 def _load(setup: Setup) -> tuple[Loaded, Reward | None]:
     """What to tell the scorer, and the reward if calls of it are to be served here."""
     try:
-        reward = load_reward(setup.section)
+        reward = load_named(setup.name, setup.settings)
     except AgrpoError as error:
         return Loaded(problem=str(error)), None
     except (Exception, SystemExit) as error:
-        return Loaded(problem=f'reward "{setup.section.name}" cannot be loaded: {reason_of(error)}'), None
+        return Loaded(problem=f'reward "{setup.name}" cannot be loaded: {reason_of(error)}'), None
     if awaits(reward):
         return Loaded(is_async=True, whole_group=reward.whole_group), None
     return Loaded(whole_group=reward.whole_group), cast("Reward", reward)

@@ -38,7 +38,7 @@ def verdicts_of(returned: object, count: int) -> list[Verdict]:
 def _verdict(entry: object) -> Verdict:
     if entry is None:
         return Verdict(value=None)
-    plain = entry.item() if hasattr(entry, "item") else entry  # type: ignore[attr-defined]  # a scalar of numpy or torch
+    plain = _plain(entry)
     if not isinstance(plain, Real):
         return Verdict(value=None, error=f"it returned {type(entry).__name__}; expected a number or None")
     try:
@@ -48,6 +48,15 @@ def _verdict(entry: object) -> Verdict:
     if not math.isfinite(value):
         return Verdict(value=None, error=f"it returned {value}; expected a finite number or None")
     return Verdict(value=value)
+
+
+def _plain(entry: object) -> object:
+    """The number inside a scalar of numpy or torch; anything else as it is."""
+    item = getattr(entry, "item", None)
+    try:
+        return item() if callable(item) else entry
+    except (TypeError, ValueError):
+        return entry
 
 
 def reason_of(error: BaseException) -> str:
