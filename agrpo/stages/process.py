@@ -61,8 +61,10 @@ class StageProcess:
     process: subprocess.Popen[bytes]
     report_pipe: IO[bytes]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    asked_to_stop: float | None = None
-    """When, on the monotonic clock."""
+    asked: bool = False
+    """SIGTERM was sent to it."""
+    kill_at: float | None = None
+    """It was told to stop while it ran, and is killed at this time of the monotonic clock."""
     undying: bool = False
     """It outlived SIGKILL, in a call into the kernel that cannot be broken off."""
 
@@ -116,14 +118,20 @@ class Supervisor:
             raise Stopped(f"stage {stage} is not started: its supervisor is not entered, or already ending")
         return starting.result()
 
-    def wait(self, stage: StageProcess, stop: threading.Event | None = None) -> None:
-        """Return when the stage has finished, or has ended because it was asked to; once `stop` is set, ask it.
+    def wait(
+        self, stage: StageProcess, stop: threading.Event | None = None, *, finish: threading.Event | None = None
+    ) -> None:
+        """Return when the stage has ended well, or was stopped. Raises `StageFailed`.
 
-        Waits without a deadline: a stage has its own, and ends with an error that names it. Raises `StageFailed`.
+        Once `stop` is set, the stage is stopped. Once `finish` is set, it is asked to end as well, and takes its time:
+        for a stage that works until all others have ended. Waits without a deadline: a stage has its own, and ends with
+        an error that names it.
         """
         while not self._ended(stage):
             if stage.undying:
                 return
+            if finish is not None and finish.is_set():
+                self._ask(stage)
             if stop is None:
                 time.sleep(LOOK_SECONDS)
             elif stop.wait(LOOK_SECONDS):
@@ -131,21 +139,22 @@ class Supervisor:
         self._finish(stage)
         if stage.exit_code == 0:
             return
-        if stage.asked_to_stop is None:
+        if stage.kill_at is None:
             raise StageFailed(_what_happened(stage))
         if stage.report is not None:
-            logger.warning("asked to stop, but %s", _what_happened(stage))
+            logger.warning("told to stop, but %s", _what_happened(stage))
 
     def run(
         self,
         stage: str,
         stop: threading.Event | None = None,
         *,
+        finish: threading.Event | None = None,
         restarts: int = 0,
         env: Mapping[str, str] | None = None,
         on_line: OnLine | None = None,
     ) -> None:
-        """Start a stage and wait for it. One that dies is started again, up to `restarts` times.
+        """Start a stage and `wait` for it. One that dies is started again, up to `restarts` times.
 
         A death is an end without a word, such as SIGKILL by the kernel's memory guard. A stage that reports an error is
         not started again: it would meet it again.
@@ -153,7 +162,7 @@ class Supervisor:
         for deaths in range(restarts + 1):
             started = self.start(stage, env, on_line)
             try:
-                self.wait(started, stop)
+                self.wait(started, stop, finish=finish)
             except StageFailed as failure:
                 if started.report is not None or deaths == restarts:
                     raise
@@ -163,8 +172,11 @@ class Supervisor:
 
     def stop(self, stage: StageProcess) -> None:
         """End a stage and all its group: ask, wait `grace_seconds`, kill. Also what outlived a stage that ended by itself."""
+        with stage.lock:
+            if stage.kill_at is None and not self._ended(stage):
+                stage.kill_at = time.monotonic() + self.grace_seconds
         self._ask(stage)
-        if not self._await_end(stage, (stage.asked_to_stop or 0.0) + self.grace_seconds):
+        if not self._await_end(stage, stage.kill_at or 0.0):
             with stage.lock:
                 if stage.exit_code is None:
                     _signal_group(stage.pid, signal.SIGKILL)
@@ -190,8 +202,8 @@ class Supervisor:
     def _ask(self, stage: StageProcess) -> None:
         """Ask once, however many want it to end: a second SIGTERM would cut the grace short."""
         with stage.lock:
-            if stage.asked_to_stop is None and not self._ended(stage):
-                stage.asked_to_stop = time.monotonic()
+            if not stage.asked and not self._ended(stage):
+                stage.asked = True
                 _signal_group(stage.pid, signal.SIGTERM)
                 _signal_group(stage.pid, signal.SIGCONT)
 

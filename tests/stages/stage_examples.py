@@ -34,6 +34,15 @@ def work(context: StageContext) -> None:
     raise Stopped("asked to stop while waiting for work")
 
 
+def work_on(context: StageContext) -> None:
+    """Asked to end, it still has work for longer than the tests' grace: EXAMPLE_SECONDS, and fails where that is 0."""
+    _say_ready(context)
+    context.stop.wait()
+    time.sleep(float(os.environ["EXAMPLE_SECONDS"]) or 1.5)
+    if os.environ["EXAMPLE_SECONDS"] == "0":
+        raise ModelError("the last work failed")
+
+
 def fail(context: StageContext) -> None:
     print("loading the model")
     raise ModelError("the model has 3 heads\nand 2 are needed")

@@ -115,6 +115,34 @@ def test_a_stage_asked_to_stop_puts_its_affairs_in_order(supervisor: Supervisor,
     assert (tmp_path / "in order").exists()
 
 
+def test_a_stage_asked_to_finish_takes_its_time(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = start(supervisor, "work_on", EXAMPLE_SECONDS="1.5")
+    ready(stage, tmp_path)
+    finish = threading.Event()
+    finish.set()
+    supervisor.wait(stage, threading.Event(), finish=finish)
+    assert stage.exit_code == 0
+
+
+def test_a_stage_that_fails_while_it_finishes_has_failed(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = start(supervisor, "work_on", EXAMPLE_SECONDS="0")
+    ready(stage, tmp_path)
+    finish = threading.Event()
+    finish.set()
+    with pytest.raises(StageFailed, match="the last work failed"):
+        supervisor.wait(stage, finish=finish)
+
+
+def test_a_stage_that_takes_its_time_can_still_be_stopped(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = start(supervisor, "work_on", EXAMPLE_SECONDS="600")
+    ready(stage, tmp_path)
+    events = threading.Event(), threading.Event()
+    for event in events:
+        event.set()
+    supervisor.wait(stage, events[0], finish=events[1])
+    assert stage.exit_code == -signal.SIGKILL
+
+
 def test_a_stage_hears_amid_a_long_call_that_it_is_asked_to_stop(supervisor: Supervisor, tmp_path: Path) -> None:
     stage = start(supervisor, "compute_long")
     ready(stage, tmp_path)
