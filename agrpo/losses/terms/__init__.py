@@ -1,0 +1,1 @@
+"""What losses are written with: plain functions over flat tensors."""

@@ -1,0 +1,21 @@
+"""Importance ratios between the trained policy and the one that sampled the tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_LOG_RATIO = 20.0
+"""Log-ratios are cut here before they are exponentiated: e^20 is beyond every band and far from overflow."""
+
+
+def log_ratio(logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
+    """`[N]`, in nats, within ±`LARGEST_LOG_RATIO`; no gradient beyond, nor where it is not a number."""
+    return (logprobs - sampler_logprobs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def inside(ratio: Tensor, low: float, high: float) -> Tensor:
+    """Bool `[N]`: whether the ratio lies in the band, its ends included. A ratio that is not a number does not."""
+    return (ratio >= low) & (ratio <= high)

@@ -1,0 +1,65 @@
+"""What every loss and every aggregation promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from agrpo.aggregations import aggregations
+from agrpo.losses import losses
+from agrpo.records.tokens import StepTotals, TokenInputs
+
+EACH = pytest.mark.parametrize(("loss", "aggregation"), [(a, b) for a in losses.names() for b in aggregations.names()])
+
+
+def inputs(lengths: list[int], first: int = 0) -> TokenInputs:
+    """Random tokens of samples with these trained lengths; the same for the same `first` and lengths."""
+    generator = torch.Generator().manual_seed(first)
+    sample = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.long))
+    sampler = -torch.rand(len(sample), generator=generator, dtype=torch.float64)
+    advantages = torch.randn(len(lengths), generator=generator, dtype=torch.float64)
+    moved = sampler + 0.3 * torch.randn(len(sample), generator=generator, dtype=torch.float64)
+    return TokenInputs(
+        logprobs=moved.requires_grad_(),
+        sampler_logprobs=sampler,
+        advantages=advantages[sample],
+        sample=sample,
+        num_samples=len(lengths),
+    )
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_loss_and_measures_have_one_value_per_token(name: str):
+    tokens = inputs([3, 5])
+    result = losses.build(name, {})(tokens)
+    assert result.loss.shape == (8,) and result.loss.requires_grad and result.loss.isfinite().all()
+    assert all(measure.shape == (8,) and not measure.requires_grad for measure in result.measures.values())
+    assert {"importance_ratio", "masked", "clipped_low", "clipped_high"} <= set(result.measures)
+
+
+@pytest.mark.spec("K28")
+@EACH
+def test_step_without_a_trained_token_has_loss_zero_and_no_nan(loss: str, aggregation: str):
+    tokens = inputs([0, 0])
+    totals = StepTotals(num_tokens=0, num_samples=0, max_completion_length=6)
+    share = aggregations.build(aggregation, {})(losses.build(loss, {})(tokens).loss, tokens, totals)
+    share.backward()
+    assert share.item() == 0.0
+    assert tokens.logprobs.grad is not None and tokens.logprobs.grad.isfinite().all()
+
+
+@pytest.mark.spec("K28")
+@EACH
+def test_sample_without_a_trained_token_leaves_the_gradient_of_the_others(loss: str, aggregation: str):
+    tokens, totals = inputs([4]), StepTotals(num_tokens=4, num_samples=2, max_completion_length=6)
+    gradients: list[torch.Tensor] = []
+    for num_samples in (1, 2):
+        tokens.logprobs.grad = None
+        given = replace(tokens, num_samples=num_samples)
+        aggregations.build(aggregation, {})(losses.build(loss, {})(given).loss, given, totals).backward()
+        assert tokens.logprobs.grad is not None
+        gradients.append(tokens.logprobs.grad)
+    assert gradients[0].abs().max() > 0
+    assert torch.equal(gradients[0], gradients[1])
