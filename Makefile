@@ -8,6 +8,7 @@ TORCH   ?= torch==2.13.0
 WORKERS ?= 2
 HOST    ?= 127.0.0.1
 PORT    ?= 4200
+RUNS    ?= ./runs
 
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check -qq
 MARKS   := $(if $(SLOW),,-m "not slow")
@@ -37,7 +38,7 @@ $(VENV)/.installed: pyproject.toml
 	@echo "ready: $(BIN)/agrpo"
 
 quickstart: install ## Train a tiny model from scratch on this machine, and look at its run
-	@$(BIN)/agrpo quickstart
+	@$(PREFECT) $(BIN)/agrpo quickstart --dir "$(RUNS)" $(ARGS)
 
 test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
 	@$(BIN)/python -m pytest -n $(WORKERS) $(MARKS) --durations 10 $(ARGS)

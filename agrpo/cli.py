@@ -20,6 +20,7 @@ app = typer.Typer(
     help="Asynchronous GRPO: reinforcement learning of language models on verifiable rewards.\n\n"
     "A run is a folder: its rollouts, its write-ahead log, its weights, and a database to ask in SQL while it goes on.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -83,9 +84,10 @@ def quickstart(
     Builds a model of half a million weights and its tokenizer, warms it up on worked examples, and lets GRPO find out
     what pays. Ends with the reward on held-out prompts before and after, a plot, and three questions to the database.
     """
-    from agrpo.quickstart.command import run_quickstart
+    from agrpo.quickstart.command import Terminal, run_quickstart
 
-    run_quickstart(task, seed=seed, runs_dir=runs_dir, say=_say)
+    terminal = Terminal(say=_say, show=lambda table: _print_table(table, TableFormat.TABLE), follow=_follow)
+    run_quickstart(task, seed=seed, runs_dir=runs_dir, terminal=terminal)
 
 
 @app.command()
@@ -106,6 +108,7 @@ def train(
     run = prepare(resolve(file, sets or []), folder=folder)
     _say(f"run {run.url}")
     _follow(run.url)
+    _say_done(run.url)
 
 
 @app.command()
@@ -120,6 +123,7 @@ def resume(run: RunArgument, runs_dir: DirOption = "./runs") -> None:
     found = find(run, runs_dir)
     _say(f"run {found.url}")
     _follow(found.url)
+    _say_done(found.url)
 
 
 @app.command()
@@ -147,7 +151,7 @@ def runs(
     elif not rows:
         _say(f"no runs in {runs_dir}; `agrpo quickstart` makes one")
     else:
-        _print_rows(list(rows[0]), [list(row.values()) for row in rows])
+        _print_rows(list(rows[0])[:-1], [list(row.values())[:-1] for row in rows])
 
 
 @app.command()
@@ -202,6 +206,9 @@ def _follow(run_url: str) -> None:
     from flows.train import follow
 
     follow(run_url, _show_line)
+
+
+def _say_done(run_url: str) -> None:
     _say(f"done; ask it with: agrpo sql {run_url} \"SELECT step, value FROM live_metrics WHERE name = 'reward'\"")
 
 
