@@ -94,11 +94,14 @@ class Head:
     temperature: float
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """fp32 (or fp64) `[n, V]`."""
-        raw = linear(hidden, self.weight, self.bias)
-        scaled = raw.to(torch.promote_types(raw.dtype, torch.float32)) * self.scale
-        capped = scaled if self.softcap is None else self.softcap * torch.tanh(scaled / self.softcap)
-        return capped / self.temperature
+        """fp32 (or fp64) `[n, V]`; no gradient."""
+        with torch.no_grad():
+            raw = linear(hidden, self.weight, self.bias)
+            logits = raw.to(torch.promote_types(raw.dtype, torch.float32))
+            if self.softcap is not None:
+                return logits.mul_(self.scale / self.softcap).tanh_().mul_(self.softcap / self.temperature)
+            factor = self.scale / self.temperature
+            return logits if factor == 1 else logits.mul_(factor)
 
     def slope(self, logits: Tensor) -> Tensor | float:
         """Derivative of the logits by what the linear layer gave."""
@@ -158,6 +161,31 @@ def _drawable(candidates: list[list[int]], targets: Tensor, logits: Tensor) -> T
     return kept
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a tile's logits say of its targets, `[n]`."""
+
+    logprobs: Tensor
+    entropy: Tensor
+    rest: Tensor
+    """Logsumexp of all tokens but the target."""
+
+
+def _read(logits: Tensor, target: Tensor) -> _Read:
+    """`logits` `[n, V]` are used up; `target` is `[n, 1]`."""
+    own = logits.gather(1, target)[:, 0]
+    highest = logits.scatter_(1, target, LEFT_OUT).amax(-1)
+    below = logits.sub_(highest[:, None])
+    weights = below.exp()
+    total = weights.sum(-1)
+    rest = highest + total.log()
+    entropy_of_rest = total.log() - torch.einsum("nv,nv->n", weights, below) / total
+    logprobs, log_rest = -softplus(rest - own), -softplus(own - rest)
+    share = log_rest.exp()
+    entropy = share * (entropy_of_rest - log_rest) - logprobs.exp() * logprobs
+    return _Read(logprobs, entropy, rest)
+
+
 class _TiledHead(torch.autograd.Function):
     """Hidden states `[N, H]` to log-probs and entropy `[N]`, one tile of logits at a time."""
 
@@ -167,13 +195,8 @@ class _TiledHead(torch.autograd.Function):
         kind = torch.promote_types(hidden.dtype, torch.float32)
         logprobs, entropy, rest = (torch.empty(count, dtype=kind, device=hidden.device) for _ in range(3))
         for tile in tiles.slices():
-            logits = tiles.logits(hidden, tile)
-            target = tiles.targets[tile, None]
-            probs = logits.softmax(-1)
-            entropy[tile] = torch.special.entr(probs).sum(-1)
-            own = logits.gather(1, target)[:, 0]
-            rest[tile] = logits.scatter_(1, target, LEFT_OUT).logsumexp(-1)
-            logprobs[tile] = -softplus(rest[tile] - own)
+            read = _read(tiles.logits(hidden, tile), tiles.targets[tile, None])
+            logprobs[tile], entropy[tile], rest[tile] = read.logprobs, read.entropy, read.rest
         ctx.save_for_backward(hidden, weight, bias, rest)
         ctx.tiles = tiles
         ctx.mark_non_differentiable(entropy)
@@ -191,7 +214,7 @@ class _TiledHead(torch.autograd.Function):
             slope = tiles.head.slope(logits)
             target = tiles.targets[tile, None]
             other = torch.sigmoid(rest[tile, None] - logits.gather(1, target)) * grads[0][tile, None]
-            grad = (logits.scatter_(1, target, LEFT_OUT) - rest[tile, None]).exp_().mul_(-other)
+            grad = logits.scatter_(1, target, LEFT_OUT).sub_(rest[tile, None]).exp_().mul_(-other)
             grad = grad.scatter_(1, target, other).mul_(slope).to(weight.dtype)
             into_hidden[tile] = grad @ weight
             if into_weight is not None:
