@@ -1,0 +1,46 @@
+"""A batch: the rows of some records of the run folder, on their way into one transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pyarrow as pa
+
+from agrpo.database.ledger import Entry
+from agrpo.database.schema import table_schemas
+
+Row = dict[str, object]
+"""One row by column name; a column left out is NULL."""
+
+MOST_BYTES = 64 * 2**20
+MOST_ROWS = 50_000
+
+
+class Batch:
+    """Rows and the ledger entries they come from."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._rows: defaultdict[str, list[Row]] = defaultdict(list)
+        self._tables: defaultdict[str, list[pa.Table]] = defaultdict(list)
+        self._num_rows = 0
+        self._num_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one transaction should hold no more."""
+        return self._num_bytes >= MOST_BYTES or max(self._num_rows, len(self.entries)) >= MOST_ROWS
+
+    def add_rows(self, table: str, rows: list[Row]) -> None:
+        self._rows[table] += rows
+        self._num_rows += len(rows)
+
+    def add_table(self, table: str, rows: pa.Table) -> None:
+        """Rows that are in Arrow already. All that are added to one table have the same columns."""
+        self._tables[table].append(rows)
+        self._num_bytes += rows.nbytes
+
+    def tables(self) -> dict[str, pa.Table]:
+        """All rows, by table."""
+        built = {name: pa.Table.from_pylist(rows, table_schemas()[name]) for name, rows in self._rows.items() if rows}
+        return built | {name: pa.concat_tables(tables) for name, tables in self._tables.items()}

@@ -1,0 +1,78 @@
+"""Documents as rows: what a run writes about its own progress, one function per kind of record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from agrpo.database.batch import Batch, Row
+from agrpo.database.values import as_json, timestamp
+from agrpo.records.progress import Acknowledgement, Attempt, Base, Done, Event, Plan, WeightsReady
+
+
+def add_run(batch: Batch, url: str, document: Mapping[str, Any]) -> None:
+    """The row of `run.json`."""
+    settings = document["settings"]["tree"]
+    name = settings.get("run", {}).get("name")
+    batch.add_rows("runs", [{"name": name, "url": url, "settings": as_json(settings), "document": as_json(document)}])
+
+
+def add_attempt(batch: Batch, attempt: Attempt) -> None:
+    """One incarnation of the learner."""
+    batch.add_rows("attempts", [_timed(asdict(attempt), "started_at")])
+
+
+def add_base(batch: Batch, base: Base) -> None:
+    """Where an attempt joins an older one."""
+    batch.add_rows("bases", [asdict(base)])
+
+
+def add_plan(batch: Batch, plan: Plan) -> None:
+    """The plan, and the groups it consumes."""
+    kept = (
+        "attempt, step, version, learning_rate, seed, publish, empty, num_trained_tokens, num_oversize, "
+        "config_digest, planned_at, adopted_from"
+    )
+    row: Row = {name: getattr(plan, name) for name in kept.split(", ")}
+    batch.add_rows("plans", [_timed({**row, "micro_batches": plan.rows}, "planned_at")])
+    ages = {sample.ticket: sample.staleness for sample in plan.samples}
+    key: Row = {"attempt": plan.attempt, "step": plan.step}
+    trained = [{**key, "ticket": ticket, "trained": True, "staleness": ages.get(ticket)} for ticket in plan.tickets]
+    dropped = [
+        {**key, "ticket": drop.ticket, "trained": False, "drop_reason": drop.reason.value} for drop in plan.drops
+    ]
+    batch.add_rows("step_groups", [*trained, *dropped])
+
+
+def add_done(batch: Batch, done: Done) -> None:
+    """The finished step, its samples and its logged measures."""
+    kept = "attempt, step, loss, grad_norm, digest, num_tokens, num_prompts, publish, empty, started_at, finished_at"
+    row: Row = {name: getattr(done, name) for name in kept.split(", ")}
+    batch.add_rows("steps", [_timed(row, "started_at", "finished_at")])
+    key: Row = {"attempt": done.attempt, "step": done.step}
+    batch.add_rows("samples", [{**key, **asdict(sample)} for sample in done.samples])
+    batch.add_rows("metrics", [{**key, "name": name, "value": value} for name, value in done.metrics.items()])
+
+
+def add_version(batch: Batch, ready: WeightsReady) -> None:
+    """Published weights, without their probe."""
+    kept = ("attempt", "version", "step", "digest", "folder", "published_at")
+    batch.add_rows("versions", [_timed({name: getattr(ready, name) for name in kept}, "published_at")])
+
+
+def add_acknowledgement(batch: Batch, acknowledgement: Acknowledgement) -> None:
+    """An engine's word that it serves a version."""
+    batch.add_rows("acknowledgements", [_timed(asdict(acknowledgement), "acknowledged_at")])
+
+
+def add_event(batch: Batch, event: Event) -> None:
+    """One event; what it carries is JSON."""
+    row = asdict(event)
+    batch.add_rows("events", [{**row, "happened_at": timestamp(row.pop("at")), "payload": as_json(event.payload)}])
+
+
+def _timed(row: Row, *names: str) -> Row:
+    """The row with the Unix seconds of these columns as timestamps."""
+    times = {name: seconds for name in names if isinstance(seconds := row[name], float)}
+    return row | {name: timestamp(seconds) for name, seconds in times.items()}

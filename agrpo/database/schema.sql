@@ -1,0 +1,289 @@
+-- The tables of run.duckdb: append-only, and without keys or indexes, which halve the speed of inserting and are what
+-- upstream reports of failed write-ahead logs are about. That nothing is stored twice is `ingest`'s work.
+--
+-- A *ticket* is a group's number in the run. Groups, rollouts, turns, scores and rewards are facts about a ticket and
+-- belong to no attempt; plans, steps, samples and metrics belong to one, and views.sql says which of them count.
+
+CREATE TABLE schema_info (version INTEGER NOT NULL);
+COMMENT ON TABLE schema_info IS 'Version of this schema. A file of an older version is built again from the run folder.';
+
+CREATE TABLE ingest (stream VARCHAR NOT NULL, number BIGINT NOT NULL);
+COMMENT ON TABLE ingest IS 'Which records of the run folder are in this file; written in one transaction with their rows.';
+
+CREATE TABLE runs (
+    name VARCHAR,
+    url VARCHAR,
+    settings JSON,
+    document JSON
+);
+COMMENT ON TABLE runs IS 'The run: one row.';
+COMMENT ON COLUMN runs.url IS 'Run folder the rows come from.';
+COMMENT ON COLUMN runs.settings IS 'Resolved settings, table by table.';
+COMMENT ON COLUMN runs.document IS 'All of run.json: settings with their origins, seeds, digests.';
+
+CREATE TABLE attempts (
+    attempt INTEGER NOT NULL,
+    host VARCHAR,
+    pid BIGINT,
+    started_at TIMESTAMPTZ
+);
+COMMENT ON TABLE attempts IS 'Incarnations of the learner.';
+
+CREATE TABLE bases (
+    attempt INTEGER NOT NULL,
+    parent INTEGER,
+    base_step BIGINT NOT NULL,
+    adopted_through BIGINT NOT NULL,
+    void BOOLEAN NOT NULL
+);
+COMMENT ON TABLE bases IS 'Where the history of an attempt joins an older one; the view lineage reads it.';
+COMMENT ON COLUMN bases.parent IS 'Attempt whose history this one continues; NULL: it began the run.';
+COMMENT ON COLUMN bases.base_step IS 'Last step taken over from the parent.';
+COMMENT ON COLUMN bases.adopted_through IS 'Last step whose sampled groups stay valid.';
+COMMENT ON COLUMN bases.void IS 'The attempt produced nothing that counts.';
+
+CREATE TABLE groups (
+    ticket BIGINT NOT NULL,
+    prompt_id VARCHAR,
+    prompt JSON,
+    facts JSON,
+    environment VARCHAR,
+    epoch INTEGER,
+    row_index BIGINT,
+    model_version BIGINT,
+    base INTEGER,
+    claim_try INTEGER,
+    generator VARCHAR,
+    refusal VARCHAR,
+    claimed_at TIMESTAMPTZ,
+    finished_at TIMESTAMPTZ,
+    num_rollouts INTEGER,
+    slot_bytes BIGINT
+);
+COMMENT ON TABLE groups IS 'One generated group, or one refused prompt.';
+COMMENT ON COLUMN groups.prompt_id IS 'Hash of the prompt''s content: the same question has the same id in every epoch.';
+COMMENT ON COLUMN groups.prompt IS 'The prompt''s messages.';
+COMMENT ON COLUMN groups.facts IS 'The other columns of the prompt''s row, which the rewards are given.';
+COMMENT ON COLUMN groups.row_index IS 'Row of the dataset.';
+COMMENT ON COLUMN groups.epoch IS 'Passes over the dataset before this one.';
+COMMENT ON COLUMN groups.model_version IS 'Policy version of the group''s first sampled token.';
+COMMENT ON COLUMN groups.base IS 'Attempt under whose base the group was claimed.';
+COMMENT ON COLUMN groups.refusal IS 'Why the prompt was refused; then there are no rollouts.';
+COMMENT ON COLUMN groups.slot_bytes IS 'Size of the group''s slot in the run folder.';
+
+CREATE TABLE rollouts (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    rollout_id VARCHAR,
+    seed BIGINT,
+    stop_reason VARCHAR,
+    terminated BOOLEAN,
+    error VARCHAR,
+    completion JSON,
+    completion_text VARCHAR,
+    num_prompt_tokens INTEGER,
+    num_completion_tokens INTEGER,
+    num_forwarded_tokens INTEGER,
+    num_turns INTEGER,
+    tool_call_count INTEGER,
+    tool_failure_count INTEGER,
+    own_reward DOUBLE,
+    model_version BIGINT,
+    duration_seconds DOUBLE,
+    completion_ids INTEGER[]
+);
+COMMENT ON TABLE rollouts IS 'One whole conversation for a prompt. Its reward: rollouts_with_rewards.';
+COMMENT ON COLUMN rollouts.rollout_index IS 'Place in the group, from 0.';
+COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout or engine_error.';
+COMMENT ON COLUMN rollouts.terminated IS 'Whether the model ended its last turn itself.';
+COMMENT ON COLUMN rollouts.error IS 'What failed, where stop_reason says that something did.';
+COMMENT ON COLUMN rollouts.completion IS 'Messages after the prompt.';
+COMMENT ON COLUMN rollouts.completion_text IS 'What the policy wrote: the contents of its messages, one under the other.';
+COMMENT ON COLUMN rollouts.num_prompt_tokens IS 'Tokens of the first turn''s prompt.';
+COMMENT ON COLUMN rollouts.num_completion_tokens IS 'Generated tokens of all turns.';
+COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training sequences of the rollout.';
+COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
+COMMENT ON COLUMN rollouts.model_version IS 'Policy version of the first sampled token; NULL where none was sampled.';
+
+CREATE TABLE turns (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    turn_index INTEGER NOT NULL,
+    stop_reason VARCHAR,
+    prompt_ids INTEGER[],
+    output_ids INTEGER[],
+    output_log_probs FLOAT[],
+    output_mask UTINYINT[],
+    output_versions INTEGER[],
+    output_sampling_mask INTEGER[][],
+    top_ids INTEGER[][],
+    top_logprobs FLOAT[][]
+);
+COMMENT ON TABLE turns IS 'One sampling request: the tokens as the engine was given and returned them.';
+COMMENT ON COLUMN turns.prompt_ids IS 'Whole prompt of the turn, earlier turns included.';
+COMMENT ON COLUMN turns.output_ids IS 'Sampled tokens, the stop token included.';
+COMMENT ON COLUMN turns.output_log_probs IS 'Per output token, under the distribution it was sampled from, in nats.';
+COMMENT ON COLUMN turns.output_mask IS 'Per output token, 1: trained, 0: context only. NULL: all are trained.';
+COMMENT ON COLUMN turns.output_versions IS 'Per output token, the policy version that sampled it.';
+COMMENT ON COLUMN turns.output_sampling_mask IS 'Per output token, the ids that could be sampled. NULL unless recorder.topk.';
+COMMENT ON COLUMN turns.top_ids IS 'Per output token, the most likely tokens. NULL unless recorder.topk.';
+COMMENT ON COLUMN turns.top_logprobs IS 'Log-probs of top_ids, in nats. NULL unless recorder.topk.';
+
+CREATE TABLE scored_groups (
+    ticket BIGINT NOT NULL,
+    prompt_id VARCHAR,
+    model_version BIGINT,
+    marks VARCHAR[],
+    refusal VARCHAR,
+    generated_at TIMESTAMPTZ,
+    scored_at TIMESTAMPTZ
+);
+COMMENT ON TABLE scored_groups IS 'One group that the rewards have judged.';
+COMMENT ON COLUMN scored_groups.marks IS 'What the scores mean whatever the run does with them, such as equal_rewards.';
+
+CREATE TABLE scores (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    reward DOUBLE,
+    duplicate BOOLEAN
+);
+COMMENT ON TABLE scores IS 'One rollout''s total reward.';
+COMMENT ON COLUMN scores.reward IS 'Weighted sum over the rewards that gave a value; NULL where none did.';
+COMMENT ON COLUMN scores.duplicate IS 'Whether an earlier rollout of the group has the same tokens.';
+
+CREATE TABLE rewards (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    name VARCHAR,
+    weight DOUBLE,
+    value DOUBLE,
+    error VARCHAR,
+    duration_seconds DOUBLE
+);
+COMMENT ON TABLE rewards IS 'What one reward said of one rollout.';
+COMMENT ON COLUMN rewards.value IS 'Before its weight; NULL where the reward has nothing to say.';
+COMMENT ON COLUMN rewards.error IS 'Why the value is missing, where something failed.';
+COMMENT ON COLUMN rewards.duration_seconds IS 'Of the reward''s call for the whole group.';
+
+CREATE TABLE plans (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    version BIGINT,
+    learning_rate DOUBLE,
+    seed BIGINT,
+    publish BIGINT,
+    empty BOOLEAN,
+    num_trained_tokens BIGINT,
+    num_oversize BIGINT,
+    micro_batches INTEGER[][],
+    config_digest VARCHAR,
+    planned_at TIMESTAMPTZ,
+    adopted_from INTEGER
+);
+COMMENT ON TABLE plans IS 'What decides an optimizer step, written before it. A plan consumes its groups: step_groups.';
+COMMENT ON COLUMN plans.version IS 'Newest version published before the step.';
+COMMENT ON COLUMN plans.publish IS 'Version that the step''s weights are published as; NULL: not published.';
+COMMENT ON COLUMN plans.empty IS 'Nothing is trained, and the weights stay as they are.';
+COMMENT ON COLUMN plans.num_oversize IS 'Samples left out because they are longer than step.micro_tokens.';
+COMMENT ON COLUMN plans.micro_batches IS 'Per micro-batch, numbers of the plan''s samples.';
+COMMENT ON COLUMN plans.adopted_from IS 'Attempt that planned the step, where another one carries it out.';
+
+CREATE TABLE step_groups (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    ticket BIGINT NOT NULL,
+    trained BOOLEAN NOT NULL,
+    drop_reason VARCHAR,
+    staleness BIGINT
+);
+COMMENT ON TABLE step_groups IS 'The groups a plan consumes.';
+COMMENT ON COLUMN step_groups.drop_reason IS 'Why a group is not trained, such as equal_rewards or stale.';
+COMMENT ON COLUMN step_groups.staleness IS 'Weight updates between sampling and training; NULL where no sample was planned.';
+
+CREATE TABLE steps (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    loss DOUBLE,
+    grad_norm DOUBLE,
+    digest VARCHAR,
+    num_tokens BIGINT,
+    num_prompts BIGINT,
+    publish BIGINT,
+    empty BOOLEAN,
+    started_at TIMESTAMPTZ,
+    finished_at TIMESTAMPTZ
+);
+COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: live_steps.';
+COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
+COMMENT ON COLUMN steps.num_tokens IS 'Tokens forwarded since the start of the run.';
+COMMENT ON COLUMN steps.num_prompts IS 'Prompts consumed since the start of the run.';
+
+CREATE TABLE samples (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    sequence_index INTEGER NOT NULL,
+    micro_batch INTEGER,
+    advantage DOUBLE,
+    staleness BIGINT,
+    num_tokens BIGINT,
+    num_trained_tokens BIGINT,
+    entropy_mean DOUBLE,
+    logprob_difference_mean DOUBLE,
+    logprob_difference_max DOUBLE,
+    ratio_min DOUBLE,
+    ratio_mean DOUBLE,
+    ratio_max DOUBLE,
+    masked_share DOUBLE,
+    clipped_low_share DOUBLE,
+    clipped_high_share DOUBLE
+);
+COMMENT ON TABLE samples IS 'What the learner saw of one training sequence in one step, over its trained tokens.';
+COMMENT ON COLUMN samples.sequence_index IS 'Place among the rollout''s sequences; above 0 where turns did not continue one another.';
+COMMENT ON COLUMN samples.num_tokens IS 'Forwarded tokens.';
+COMMENT ON COLUMN samples.entropy_mean IS 'Nats.';
+COMMENT ON COLUMN samples.logprob_difference_mean IS 'Absolute difference between sampler and recomputed log-prob, nats.';
+COMMENT ON COLUMN samples.ratio_mean IS 'Importance ratio, before any masking.';
+COMMENT ON COLUMN samples.masked_share IS 'Tokens left out of the loss because their ratio is out of bounds.';
+COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative.';
+COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive.';
+
+CREATE TABLE metrics (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    name VARCHAR NOT NULL,
+    value DOUBLE
+);
+COMMENT ON TABLE metrics IS 'Measures the learner logged, by documented name. Those that count: live_metrics.';
+
+CREATE TABLE versions (
+    attempt INTEGER NOT NULL,
+    version BIGINT NOT NULL,
+    step BIGINT,
+    digest VARCHAR,
+    folder VARCHAR,
+    published_at TIMESTAMPTZ
+);
+COMMENT ON TABLE versions IS 'Published weights.';
+COMMENT ON COLUMN versions.step IS 'Optimizer step whose weights these are.';
+
+CREATE TABLE acknowledgements (
+    engine VARCHAR NOT NULL,
+    version BIGINT NOT NULL,
+    acknowledged_at TIMESTAMPTZ,
+    probe_difference DOUBLE
+);
+COMMENT ON TABLE acknowledgements IS 'An engine serves a version, and its probe agreed with the learner''s.';
+COMMENT ON COLUMN acknowledgements.engine IS 'Incarnation of the engine''s owner.';
+COMMENT ON COLUMN acknowledgements.probe_difference IS 'Largest absolute difference of the probe''s log-probs, nats.';
+
+CREATE TABLE events (
+    stream VARCHAR NOT NULL,
+    number BIGINT NOT NULL,
+    kind VARCHAR,
+    happened_at TIMESTAMPTZ,
+    attempt INTEGER,
+    payload JSON
+);
+COMMENT ON TABLE events IS 'What stages had to tell, by writer and number.';

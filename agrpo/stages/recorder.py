@@ -1,0 +1,214 @@
+"""The recorder: one more reader of the run folder, which turns all that is in it into rows of the run's database.
+
+No stage knows that it exists. It may be killed, started late, or find its database deleted: what the ledger in the
+database does not hold is read again, and rows and ledger are committed together.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from agrpo.config import RecorderSection, load_settings
+from agrpo.database import documents, slots
+from agrpo.database.batch import Batch
+from agrpo.database.ledger import Entry, Ledger
+from agrpo.database.writer import Database
+from agrpo.errors import DatabaseError, StoreLostWrites
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import Attempt, load
+from agrpo.stages.context import StageContext
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 2.0
+"""Longest wait for a reader to let the database go, before saying so and trying again later."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""Between two tries while the database cannot be written."""
+LAST_PASS_SECONDS = 60.0
+"""How long after the stop the last rows may take."""
+
+
+def run(context: StageContext) -> None:
+    """Record until asked to stop, and then all that was written before. Raises `DatabaseError` if that cannot be."""
+    folder = RunFolder.open(context.run_url)
+    settings = RecorderSection(**load_settings(folder.document()).tree.get("recorder", {}))
+    _Recorder(context, folder, settings).record()
+
+
+def record_once(folder: RunFolder, database: Database, *, topk: bool = False) -> int:
+    """Record everything new, in transactions of bounded size; the number of records.
+
+    Raises `DatabaseBusy` or `DatabaseError`: the rest is recorded the next time.
+    """
+    recorded = 0
+    while True:
+        for batch in _batches(unrecorded(folder, database.ledger(), topk=topk)):
+            if not database.append(batch.tables(), batch.entries):
+                break
+            recorded += len(batch.entries)
+        else:
+            return recorded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Records of one kind by one writer that are not recorded yet."""
+
+    entries: list[Entry]
+    add: Callable[[Batch, int], None]
+    """Reads the record of a number and adds its rows."""
+
+
+def unrecorded(folder: RunFolder, ledger: Ledger, *, topk: bool = False) -> list[Stream]:
+    """What the ledger lacks, in the order to record it.
+
+    What was written last is listed first and recorded last, so what is in the database never lacks what it came from:
+    scores have their group, steps their plan, and a base the plans that were adopted under it.
+    """
+    reader = _Reader(folder, ledger)
+    listed = [*reader.events(), *reader.acknowledgements(), *reader.attempts(), *reader.tickets(topk), reader.run()]
+    return [stream for stream in reversed(listed) if stream.entries]
+
+
+class _Recorder:
+    """One incarnation's loop."""
+
+    def __init__(self, context: StageContext, folder: RunFolder, settings: RecorderSection) -> None:
+        self.context = context
+        self.folder = folder
+        self.settings = settings
+        self.database = Database(folder.database, deadline_seconds=PATIENCE_SECONDS)
+
+    def record(self) -> None:
+        pause, stopped_at = self.settings.every_seconds, None
+        while True:
+            if stopped_at is None and self.context.stop.is_set():
+                stopped_at = time.monotonic()
+            try:
+                recorded = record_once(self.folder, self.database, topk=self.settings.topk)
+            except DatabaseError as error:
+                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                self._warn_or_raise(error, stopped_at, pause)
+            else:
+                pause = self.settings.every_seconds
+                logger.debug("recorded %d records", recorded)
+                if stopped_at is not None:
+                    return
+                self.folder.beat(self.context.stage, None)
+            if stopped_at is None:
+                self.context.stop.wait(pause)
+            else:
+                time.sleep(min(pause, 1.0))
+
+    def _warn_or_raise(self, error: DatabaseError, stopped_at: float | None, pause: float) -> None:
+        """A database that cannot be written never ends a run, whose folder holds everything; but the end must tell."""
+        if stopped_at is not None and time.monotonic() - stopped_at > LAST_PASS_SECONDS:
+            raise DatabaseError(
+                f"{self._what_is_left()} not recorded {LAST_PASS_SECONDS:.0f} s after the end of the run: {error}. "
+                f"They are safe; `python -m agrpo.stages recorder {self.folder.url}` records them"
+            ) from error
+        if stopped_at is None:
+            self.folder.beat(self.context.stage, "the database")
+        logger.warning("not recorded yet, trying again in %.0f s: %s", pause, error)
+
+    def _what_is_left(self) -> str:
+        try:
+            ledger = self.database.ledger()
+        except DatabaseError:
+            return "The records of the run were"
+        entries = [entry for stream in unrecorded(self.folder, ledger) for entry in stream.entries]
+        kinds = sorted({entry.stream.partition("/")[0] for entry in entries})
+        return f"{len(entries)} records ({', '.join(kinds)}) were"
+
+
+class _Reader:
+    """The run folder against the ledger: one stream for each place where records are listed."""
+
+    def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
+        self.folder = folder
+        self.ledger = ledger
+
+    def events(self) -> Iterator[Stream]:
+        for name in self.folder.event_streams():
+            numbers = self.folder.event_numbers(name)
+            yield self._stream(f"events/{name}", numbers, partial(self.folder.event, name), documents.add_event)
+
+    def acknowledgements(self) -> Iterator[Stream]:
+        for engine in self.folder.engines():
+            names = self.folder.filesystem.list(f"acks/{engine}")
+            numbers = sorted(int(name.removesuffix(".json")) for name in names)
+            read = partial(self.folder.acknowledgement, engine)
+            yield self._stream(f"acknowledgements/{engine}", numbers, read, documents.add_acknowledgement)
+
+    def attempts(self) -> Iterator[Stream]:
+        """Bases, attempts, and what attempts have written."""
+        folder = self.folder
+        numbers = folder.attempts()
+        bases = folder.bases() if self.ledger.missing("bases", numbers) else {}
+        yield self._stream("bases", [a for a in numbers if a in bases], bases.get, documents.add_base)
+        yield self._stream("attempts", numbers, self._attempt, documents.add_attempt)
+        for a in numbers:
+            yield self._stream(f"versions/{a}", folder.versions(a), partial(folder.version, a), documents.add_version)
+        for a in numbers:
+            yield self._stream(
+                f"steps/{a}", folder.done_steps(a), self._step_reader(folder.done, a), documents.add_done
+            )
+        for a in numbers:
+            read = self._step_reader(folder.plan, a)
+            yield self._stream(f"plans/{a}", folder.planned_steps(a), read, documents.add_plan)
+
+    def tickets(self, topk: bool) -> Iterator[Stream]:
+        """Scores, groups and claims; nothing is listed below the first ticket that is missing."""
+        scored, groups = self.folder.scored, self.folder.groups
+        yield self._stream("scored", scored.numbers(self.ledger.floor("scored")), scored.read, slots.add_scores)
+        add_group = partial(slots.add_group, topk=topk)
+        yield self._stream("groups", groups.numbers(self.ledger.floor("groups")), groups.read, add_group)
+        claimed = self.folder.claims.tickets(self.ledger.floor("claims"))
+        yield Stream(entries=self.ledger.missing("claims", claimed), add=lambda *_: None)  # the entry says it all
+
+    def run(self) -> Stream:
+        url = self.folder.url
+        return self._stream(
+            "run", [0], lambda _: self.folder.document(), lambda batch, found: documents.add_run(batch, url, found)
+        )
+
+    def _stream(
+        self, name: str, numbers: Iterable[int], read: Callable[[int], T | None], add: Callable[[Batch, T], None]
+    ) -> Stream:
+        def add_record(batch: Batch, number: int) -> None:
+            record = read(number)
+            if record is None:
+                raise StoreLostWrites(
+                    f"{name} {number} was listed in {self.folder.url} and is gone; restore the folder"
+                )
+            add(batch, record)
+
+        return Stream(entries=self.ledger.missing(name, numbers), add=add_record)
+
+    def _attempt(self, number: int) -> Attempt | None:
+        data = self.folder.filesystem.get(f"attempts/{number:06d}.json")
+        return None if data is None else load(Attempt, memoryview(data))
+
+    def _step_reader(self, read: Callable[[StepKey], T | None], attempt: int) -> Callable[[int], T | None]:
+        return lambda step: read(StepKey(attempt, step))
+
+
+def _batches(streams: list[Stream]) -> Iterator[Batch]:
+    """The records of the streams, in order, in batches that one transaction can hold."""
+    batch = Batch()
+    for stream in streams:
+        for entry in stream.entries:
+            stream.add(batch, entry.number)
+            batch.entries.append(entry)
+            if batch.is_full:
+                yield batch
+                batch = Batch()
+    if batch.entries:
+        yield batch

@@ -1,0 +1,248 @@
+"""Small runs, written through the run folder as the stages write them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import duckdb
+
+from agrpo.metrics import StepFacts, measure_step
+from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
+from agrpo.records.arrow import group_to_arrow, scored_from_arrow, scored_to_arrow
+from agrpo.records.group import RolloutGroup
+from agrpo.records.progress import (
+    Acknowledgement,
+    Attempt,
+    Base,
+    Done,
+    Drop,
+    DropReason,
+    Plan,
+    PlannedSample,
+    Probe,
+    SampleOutcome,
+    WeightsReady,
+)
+from agrpo.records.prompt import Prompt
+from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.sample import sequences_of
+from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
+
+T0 = 1_700_000_000.0
+"""2023-11-14 22:13:20 UTC."""
+
+
+def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False) -> RunFolder:
+    tree = {"run": {"name": "small"}, "recorder": {"every_seconds": every_seconds, "topk": topk}}
+    return RunFolder.create(str(url), {"settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"})
+
+
+def a_turn(prompt: list[int], output: list[int], version: int = 0, stop: StopReason = StopReason.STOP) -> TurnRecord:
+    return TurnRecord(
+        prompt_ids=prompt,
+        output_ids=output,
+        output_log_probs=[-0.5] * len(output),
+        output_versions=[version] * len(output),
+        output_sampler_logprobs=[{token: -0.5, 99: -1.5} for token in output],
+        stop_reason=stop,
+    )
+
+
+def a_rollout(index: int, output: list[int], *, version: int = 0, stop: StopReason = StopReason.STOP) -> Rollout:
+    return Rollout(
+        completion=[{"role": "assistant", "content": f"answer {index}"}],
+        completion_ids=output,
+        turns=[a_turn([7, 8, 9], output, version, stop)],
+        rollout_id=f"r{index}",
+        index=index,
+        seed=100 + index,
+        stop_reason=stop,
+        duration_seconds=0.25,
+    )
+
+
+def add_group(folder: RunFolder, ticket: int, rollouts: Sequence[Rollout] | None = None, *, version: int = 0) -> None:
+    """Claim and publish a group; two rollouts of 3 and 2 tokens if none are given."""
+    if rollouts is None:
+        rollouts = [a_rollout(0, [5, 6, 1], version=version), a_rollout(1, [4, 1], version=version)]
+    folder.claims.take(ticket, owner="generator-a", base=0)
+    group = RolloutGroup(
+        ticket=ticket,
+        prompt=Prompt(id=f"p{ticket}", messages=[{"role": "user", "content": "1+1?"}], facts={"answer": "2"}),
+        rollouts=list(rollouts),
+        model_version=version,
+        generator="generator-a",
+        claimed_at=T0 + ticket,
+        finished_at=T0 + ticket + 1,
+    )
+    folder.groups.publish(ticket, group_to_arrow(group))
+
+
+def add_scores(
+    folder: RunFolder,
+    ticket: int,
+    values: Mapping[str, Sequence[float | None]] | None = None,
+    weights: Mapping[str, float] | None = None,
+) -> None:
+    """Score a published group, by reward name; "correct" gives 1 and 0 if nothing is given."""
+    from agrpo.records.arrow import group_from_arrow
+
+    group = group_from_arrow(folder.groups.read(ticket) or b"")
+    scores = [
+        Score(
+            reward=name,
+            weight=(weights or {}).get(name, 1.0),
+            values=list(given),
+            errors=["no value" if value is None else None for value in given],
+            duration_seconds=0.125,
+        )
+        for name, given in (values or {"correct": [1.0, 0.0]}).items()
+    ]
+    rewards = total_rewards(scores, group.rollout_rewards)
+    failed = all(rollout.failed for rollout in group.rollouts)
+    scored = ScoredGroup(
+        ticket=ticket,
+        prompt_id=group.prompt.id,
+        model_version=group.model_version,
+        rewards=rewards,
+        scores=scores,
+        marks=frozenset({Mark.FAILED}) if failed else marks_of(rewards),
+        num_prompt_tokens=[3] * len(rewards),
+        num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
+        num_forwarded_tokens=[sum(len(own.tokens) for own in sequences_of(rollout)) for rollout in group.rollouts],
+        stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
+        duplicates=[False] * len(rewards),
+        generated_at=group.finished_at,
+        scored_at=T0 + ticket + 2,
+    )
+    folder.scored.publish(ticket, scored_to_arrow(scored))
+
+
+def add_plan(
+    folder: RunFolder,
+    key: StepKey,
+    tickets: Sequence[int],
+    drops: Mapping[int, DropReason] | None = None,
+    *,
+    version: int = 0,
+) -> Plan:
+    """Plan a step that trains both rollouts of each ticket, with advantages 1 and -1."""
+    samples = [
+        PlannedSample(ticket=t, rollout_index=i, sequence_index=0, advantage=1.0 - 2.0 * i, staleness=version)
+        for t in tickets
+        for i in (0, 1)
+    ]
+    plan = Plan(
+        attempt=key.attempt,
+        step=key.step,
+        tickets=list(tickets),
+        drops=[Drop(ticket=ticket, reason=reason) for ticket, reason in (drops or {}).items()],
+        samples=samples,
+        rows=[[number] for number in range(len(samples))],
+        num_trained_tokens=5 * len(tickets),
+        version=version,
+        learning_rate=1e-3,
+        seed=key.step,
+        publish=key.step,
+        config_digest="c0ffee",
+        planned_at=T0 + 10 * key.step,
+    )
+    folder.write_plan(plan)
+    return plan
+
+
+def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
+    """Finish a planned step. What the learner logs of it is what it would log."""
+    outcomes = [
+        _outcome(sample.ticket, sample.rollout_index, sample.advantage, sample.staleness) for sample in plan.samples
+    ]
+    consumed = [scored_from_arrow(data) for ticket in plan.consumed if (data := folder.scored.read(ticket)) is not None]
+    total = num_tokens + sum(outcome.num_tokens for outcome in outcomes)
+    facts = StepFacts(
+        plan=plan, consumed=consumed, samples=outcomes, loss=0.5, grad_norm=2.0, num_tokens=total, step_seconds=1.0
+    )
+    done = Done(
+        attempt=plan.attempt,
+        step=plan.step,
+        digest=f"d{plan.step}",
+        digests={"w": "0"},
+        loss=0.5,
+        grad_norm=2.0,
+        metrics=measure_step(facts) if len(consumed) == len(plan.consumed) else {"loss": 0.5},
+        samples=outcomes,
+        num_tokens=total,
+        num_prompts=len(plan.consumed),
+        publish=plan.publish,
+        empty=plan.empty,
+        started_at=T0 + 10 * plan.step,
+        finished_at=T0 + 10 * plan.step + 5,
+    )
+    folder.write_done(done)
+    return done
+
+
+def add_step(folder: RunFolder, attempt: int, step: int, tickets: Sequence[int] = ()) -> None:
+    add_done(folder, add_plan(folder, StepKey(attempt, step), tickets))
+
+
+def add_attempt(
+    folder: RunFolder, attempt: int, parent: int | None = None, base_step: int = 0, *, void: bool = False
+) -> None:
+    """An attempt and its base."""
+    folder.write_attempt(Attempt(attempt=attempt, host="h", pid=1, started_at=T0))
+    folder.write_base(Base(attempt=attempt, parent=parent, base_step=base_step, adopted_through=base_step, void=void))
+
+
+def small_run(url: str | Path) -> RunFolder:
+    """Everything a run writes, a little of each: 4 groups, 2 steps, a dropped group, a version, an ack, two events."""
+    folder = new_run(url)
+    add_attempt(folder, 0)
+    for ticket in range(4):
+        add_group(folder, ticket)
+        add_scores(folder, ticket)
+    total = add_done(folder, add_plan(folder, StepKey(0, 1), [0])).num_tokens
+    add_done(folder, add_plan(folder, StepKey(0, 2), [1], {2: DropReason.STALE}, version=1), total)
+    probe = Probe(token_ids=[1], top_ids=[2], top_logprobs=[-0.5])
+    folder.write_version(
+        WeightsReady(version=1, attempt=0, step=1, digest="d1", folder="weights/1", probe=probe, published_at=T0)
+    )
+    folder.write_acknowledgement(
+        Acknowledgement(engine="generator-a", version=1, acknowledged_at=T0, probe_difference=0.001)
+    )
+    events = EventStream(folder, "learner-a")
+    events.write("started", attempt=0)
+    events.write("odd", text="half a pair \ud800", number=math.nan)
+    return folder
+
+
+def contents(path: Path) -> dict[str, list[str]]:
+    """Every table's rows as sorted text."""
+    with duckdb.connect(str(path), read_only=True) as connection:
+        names = [name for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall()]
+        return {name: sorted(map(repr, connection.execute(f"FROM {name}").fetchall())) for name in names}
+
+
+def _outcome(ticket: int, index: int, advantage: float, staleness: int) -> SampleOutcome:
+    """Different for every rollout, so that a mean over the wrong rows shows."""
+    shift = 0.01 * ticket + 0.1 * index
+    return SampleOutcome(
+        ticket=ticket,
+        rollout_index=index,
+        sequence_index=0,
+        micro_batch=0,
+        advantage=advantage,
+        staleness=staleness,
+        num_tokens=6 - index,
+        num_trained_tokens=3 - index,
+        entropy_mean=1.0 + shift,
+        logprob_difference_mean=0.01 + shift,
+        logprob_difference_max=0.5 + shift,
+        ratio_min=0.5 - shift,
+        ratio_mean=1.0 + shift,
+        ratio_max=1.5 + shift,
+        masked_share=0.25 * index,
+        clipped_low_share=0.5 * index,
+        clipped_high_share=0.5 - 0.5 * index,
+    )

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import duckdb
+import pytest
+
+import agrpo
+from agrpo.database.queries import connect, query
+from agrpo.database.writer import Database
+from agrpo.errors import DatabaseBusy, DatabaseError
+from tests.database.other_process import holding
+from tests.database.synthetic import new_run
+
+
+@pytest.fixture
+def path(tmp_path):
+    database = Database(tmp_path / "run.duckdb")
+    database.ledger()
+    return database.path
+
+
+def test_the_file_its_folder_and_the_run_all_name_the_database(tmp_path):
+    folder = new_run(tmp_path / "run")
+    Database(folder.database).ledger()
+    for named in (folder.database, str(folder.database), tmp_path / "run", str(tmp_path / "run"), folder):
+        assert query(named, "SELECT version FROM schema_info").to_pydict() == {"version": [1]}
+
+
+def test_agrpo_offers_connect_at_its_door(path):
+    with agrpo.connect(path) as connection:
+        assert connection.execute("SELECT version FROM schema_info").fetchall() == [(1,)]
+
+
+def test_a_connection_only_reads_and_shows_times_in_utc(path):
+    with connect(path) as connection:
+        assert connection.execute("SELECT '2026-01-01 00:00:00+00'::TIMESTAMPTZ::VARCHAR").fetchall() == [
+            ("2026-01-01 00:00:00+00",)
+        ]
+        with pytest.raises(duckdb.InvalidInputException, match="read-only"):
+            connection.execute("DELETE FROM steps")
+
+
+def test_a_query_lets_the_file_go_at_once(path):
+    assert query(path, "FROM steps").num_rows == 0
+    with holding(path, "write"):
+        pass
+
+
+def test_a_query_without_rows_keeps_its_columns(path):
+    assert query(path, "SELECT attempt, first_step FROM lineage").column_names == ["attempt", "first_step"]
+
+
+def test_no_database_yet_is_said_with_what_makes_one(tmp_path):
+    with pytest.raises(
+        DatabaseError,
+        match=r"run\.duckdb does not exist; the recorder makes it .* `python -m agrpo.stages recorder RUN`",
+    ):
+        connect(tmp_path)
+
+
+def test_a_url_is_refused_with_what_to_pass():
+    with pytest.raises(DatabaseError, match=r"pass `RunFolder.open\(url\)`"):
+        connect("s3://bucket/run")
+
+
+def test_bad_sql_is_our_error_with_the_reason(path):
+    with pytest.raises(DatabaseError, match="no_such_table"):
+        query(path, "FROM no_such_table")
+
+
+def test_a_damaged_file_is_said_with_what_to_do(path):
+    path.write_bytes(b"damaged")
+    with pytest.raises(DatabaseError, match="delete it, and the recorder"):
+        connect(path)
+
+
+def test_a_writer_is_waited_for(path):
+    with holding(path, "write") as writer:
+        threading.Timer(0.1, writer.kill).start()
+        assert query(path, "FROM steps").num_rows == 0
+
+
+def test_a_writer_that_stays_is_named_by_its_pid(path):
+    with holding(path, "write") as writer:
+        with pytest.raises(DatabaseBusy, match=f"held open by process {writer.pid} "):
+            connect(path, deadline_seconds=0.0)
+
+
+def test_the_recorder_of_this_process_is_waited_for(path):
+    writer = duckdb.connect(str(path))
+    threading.Timer(0.1, writer.close).start()
+    assert query(path, "FROM steps").num_rows == 0
+
+
+def test_import_agrpo_loads_no_duckdb():
+    program = "import agrpo, sys; assert 'duckdb' not in sys.modules; agrpo.connect; assert 'duckdb' in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

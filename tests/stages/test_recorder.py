@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+import pytest
+
+from agrpo.database import batch
+from agrpo.database.queries import query
+from agrpo.database.writer import Database
+from agrpo.errors import DatabaseError, StoreLostWrites
+from agrpo.queue.run_folder import EventStream, RunFolder
+from agrpo.stages import recorder
+from agrpo.stages.context import StageContext
+from agrpo.stages.recorder import record_once, unrecorded
+from tests.database.other_process import holding
+from tests.database.synthetic import add_attempt, add_group, add_scores, add_step, contents, new_run, small_run
+from tests.stages.killed_recorder import die_before, record_for_ever
+
+children = multiprocessing.get_context("forkserver")
+children.set_forkserver_preload(["tests.stages.killed_recorder"])
+
+
+@pytest.fixture(params=["local", "memory"])
+def run_url(request, tmp_path, monkeypatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return str(tmp_path / "run") if request.param == "local" else f"memory://{uuid4().hex}"
+
+
+@contextlib.contextmanager
+def recording(folder: RunFolder) -> Iterator[None]:
+    """The stage in a thread, stopped at the end of the block and waited for."""
+    stop, failed = threading.Event(), []
+    context = StageContext(run_url=folder.url, stage="recorder", incarnation="recorder-a", stop=stop)
+
+    def stage() -> None:
+        try:
+            recorder.run(context)
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=stage)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def count(folder: RunFolder, table: str) -> int:
+    return query(folder, f"SELECT count(*) AS n FROM {table}").to_pydict()["n"][0]
+
+
+def assert_each_once(folder: RunFolder, num_groups: int) -> None:
+    """Every group and every rollout of it is in once, and a fresh recording says the same."""
+    assert (count(folder, "groups"), count(folder, "rollouts")) == (num_groups, 2 * num_groups)
+    assert count(folder, "(SELECT DISTINCT ticket, rollout_index FROM rollouts)") == 2 * num_groups
+    fresh = folder.database.with_name("fresh.duckdb")
+    record_once(folder, Database(fresh))
+    assert contents(folder.database) == contents(fresh)
+
+
+def test_everything_a_run_writes_is_recorded_once(run_url):
+    folder = small_run(run_url)
+    database = Database(folder.database)
+    assert record_once(folder, database) == 23
+    assert record_once(folder, database) == 0
+    assert record_once(folder, Database(folder.database)) == 0
+    found = {name: len(rows) for name, rows in contents(folder.database).items()}
+    assert found.pop("metrics") > 20
+    assert found == {
+        "acknowledgements": 1,
+        "attempts": 1,
+        "bases": 1,
+        "events": 2,
+        "groups": 4,
+        "ingest": 23,
+        "plans": 2,
+        "rewards": 8,
+        "rollouts": 8,
+        "runs": 1,
+        "samples": 4,
+        "schema_info": 1,
+        "scored_groups": 4,
+        "scores": 8,
+        "step_groups": 3,
+        "steps": 2,
+        "turns": 8,
+        "versions": 1,
+    }
+
+
+def test_a_deleted_database_is_rebuilt_with_the_same_rows(run_url):
+    folder = small_run(run_url)
+    for _ in range(2):
+        record_once(folder, Database(folder.database))
+        add_step(folder, 0, 3)
+        record_once(folder, Database(folder.database))
+    before = contents(folder.database)
+    folder.database.unlink()
+    record_once(folder, Database(folder.database))
+    assert contents(folder.database) == before
+
+
+def test_a_database_deleted_under_the_recorder_is_rebuilt_by_its_next_pass(run_url):
+    folder = small_run(run_url)
+    database = Database(folder.database)
+    record_once(folder, database)
+    before = contents(folder.database)
+    folder.database.unlink()
+    assert record_once(folder, database) == 23
+    assert contents(folder.database) == before
+
+
+def test_only_what_is_new_is_read(run_url):
+    folder = small_run(run_url)
+    database = Database(folder.database)
+    record_once(folder, database)
+    add_group(folder, 4)
+    add_step(folder, 0, 3)
+    entries = [entry for stream in unrecorded(folder, database.ledger()) for entry in stream.entries]
+    assert entries == [("claims", 4), ("groups", 4), ("plans/0", 3), ("steps/0", 3)]
+
+
+def test_transactions_are_bounded_and_each_leaves_groups_before_scores(tmp_path, monkeypatch):
+    folder = small_run(tmp_path / "run")
+    monkeypatch.setattr(batch, "MOST_ROWS", 2)
+    sizes = []
+
+    class Watched(Database):
+        def append(self, tables, entries):
+            sizes.append(len(entries))
+            done = super().append(tables, entries)
+            assert query(self.path, "FROM scored_groups ANTI JOIN groups USING (ticket)").num_rows == 0
+            assert query(self.path, "FROM steps ANTI JOIN plans USING (attempt, step)").num_rows == 0
+            return done
+
+    assert record_once(folder, Watched(folder.database)) == 23
+    assert sizes == [2] * 5 + [1] * 7 + [2] * 3
+
+
+def test_what_is_written_before_the_stop_is_in_after_it(run_url):
+    folder = new_run(run_url)
+    with recording(folder):
+        for ticket in range(5):
+            add_group(folder, ticket)
+    assert_each_once(folder, 5)
+
+
+def test_the_recorder_says_that_it_lives(run_url):
+    folder = new_run(run_url)
+    with recording(folder):
+        while not folder.beats():
+            time.sleep(0.01)
+    assert [(beat["stage"], beat["waiting_for"]) for beat in folder.beats()] == [("recorder", None)]
+
+
+def test_the_stage_as_a_process_records_all_before_it_ends(tmp_path):
+    folder = new_run(tmp_path / "run")
+    command = [sys.executable, "-m", "agrpo.stages", "recorder", folder.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while not folder.beats():
+            time.sleep(0.01)
+        for ticket in range(3):
+            add_group(folder, ticket)
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert_each_once(folder, 3)
+
+
+def test_top_tokens_are_in_where_the_run_asks_for_them(tmp_path):
+    for topk in (False, True):
+        folder = new_run(tmp_path / f"{topk}", topk=topk)
+        add_group(folder, 0)
+        with recording(folder):
+            pass
+        found = query(folder, "SELECT top_ids FROM turns WHERE rollout_index = 1").to_pydict()["top_ids"]
+        assert found == [[[4, 99], [1, 99]] if topk else None]
+
+
+def test_anyone_reads_between_commits(tmp_path):
+    folder = new_run(tmp_path / "run", every_seconds=0.01)
+    add_group(folder, 0)
+    record_once(folder, Database(folder.database))
+    told, child = children.Pipe()
+    process = children.Process(target=record_for_ever, args=(folder.url, folder.database, child))
+    process.start()
+    told.recv()
+    for ticket in range(1, 4):
+        add_group(folder, ticket)
+        seen = 0
+        while seen < ticket + 1:
+            with (
+                contextlib.suppress(duckdb.IOException),
+                duckdb.connect(str(folder.database), read_only=True) as reader,
+            ):
+                ((seen,),) = reader.execute("SELECT count(*) FROM groups").fetchall()
+    process.kill()
+    process.join()
+    assert_each_once(folder, 4)
+
+
+def test_a_reader_that_stays_delays_the_recorder_and_loses_nothing(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(recorder, "PATIENCE_SECONDS", 0.0)
+    folder = new_run(tmp_path / "run")
+    record_once(folder, Database(folder.database))
+    with holding(folder.database, "read") as reader:
+        with recording(folder):
+            add_group(folder, 0)
+            while not caplog.records:
+                time.sleep(0.01)
+            assert f"held open by process {reader.pid}" in caplog.messages[0]
+            reader.kill()
+    assert_each_once(folder, 1)
+
+
+def test_a_database_still_locked_at_the_end_is_said_with_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorder, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(recorder, "LAST_PASS_SECONDS", 0.0)
+    folder = new_run(tmp_path / "run")
+    record_once(folder, Database(folder.database))
+    add_group(folder, 0)
+    with holding(folder.database, "read") as reader:
+        with pytest.raises(
+            DatabaseError, match=rf"records of the run .* not recorded .* process {reader.pid} .*They are safe"
+        ):
+            with recording(folder):
+                pass
+
+
+def test_a_slot_that_is_listed_and_gone_is_an_error(tmp_path):
+    folder = new_run(tmp_path / "run")
+    add_group(folder, 0)
+    (stream,) = [s for s in unrecorded(folder, Database(folder.database).ledger()) if s.entries[0].stream == "groups"]
+    folder.filesystem.delete(folder.groups.key(0))
+    with pytest.raises(StoreLostWrites, match=r"groups 0 was listed in .* and is gone"):
+        stream.add(batch.Batch(), 0)
+
+
+KILLS = [
+    ('connection.execute("CHECKPOINT")', 1, False),
+    ("os.link(draft, self.path)", 1, False),
+    ("draft.unlink", 1, False),
+    ("connection.begin()", 1, False),
+    ("INSERT INTO", 1, False),
+    ("INSERT INTO", 4, False),
+    ("connection.commit()", 1, False),
+    ("with self._translated(), self._open()", 2, True),  # committed, not closed
+    ("ledger.add(entry)", 1, True),
+]
+"""Before which line of the writer, when it runs for which time, and whether the group is in by then."""
+
+
+@pytest.mark.spec("K40")
+def test_a_recorder_killed_at_any_point_of_its_writing_records_each_rollout_once(tmp_path):
+    folder = new_run(tmp_path / "run")
+    for ticket, (line, nth, is_in) in enumerate(KILLS):
+        add_group(folder, ticket)
+        add_scores(folder, ticket)
+        process = children.Process(target=die_before, args=(folder.url, folder.database, line, nth))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, line
+        _assert_whole(folder.database)
+        assert (folder.database.exists() and count(folder, "groups") == ticket + 1) == is_in, line
+    record_once(folder, Database(folder.database))
+    assert_each_once(folder, len(KILLS))
+
+
+def test_a_recorder_killed_at_random_records_each_rollout_once(tmp_path):
+    folder = new_run(tmp_path / "run")
+    events = EventStream(folder, "test")
+    add_attempt(folder, 0)
+    chance = random.Random(3)
+    for ticket in range(15):
+        told, child = children.Pipe()
+        process = children.Process(target=record_for_ever, args=(folder.url, folder.database, child))
+        process.start()
+        told.recv()
+        add_group(folder, ticket)
+        add_step(folder, 0, ticket + 1, [ticket])
+        events.write("round", attempt=0)
+        time.sleep(chance.uniform(0.0, 0.06))
+        process.kill()
+        process.join()
+        _assert_whole(folder.database)
+    record_once(folder, Database(folder.database))
+    assert_each_once(folder, 15)
+
+
+def _assert_whole(path: Path) -> None:
+    """What is in is in with all its rows, once."""
+    if path.exists():
+        sql = """
+            SELECT (SELECT count(*) FROM ingest WHERE stream = 'groups'), (SELECT count(*) FROM groups),
+                (SELECT count(DISTINCT ticket) FROM groups), (SELECT count(*) FROM rollouts)
+        """
+        with duckdb.connect(str(path), read_only=True) as connection:
+            ((ledger, groups, tickets, rollouts),) = connection.execute(sql).fetchall()
+        assert (groups, tickets, rollouts) == (ledger, ledger, 2 * ledger)
