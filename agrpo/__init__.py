@@ -9,12 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agrpo.database.queries import connect as connect
+    from agrpo.runs import connect as connect
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "connect"]
 
-_HOME = {"connect": "agrpo.database.queries"}
+_HOME = {"connect": "agrpo.runs"}
 
 
 def __getattr__(name: str) -> Any:

@@ -215,8 +215,8 @@ def _say_done(run_url: str) -> None:
 def _show_line(stage: str, line: str) -> None:
     """One plain line per step, and whatever asks for attention."""
     level, _, rest = line[9:].partition(" ")
-    message = rest.partition(" ")[2]
-    if level == "INFO" and stage == "learner" and not message.startswith("attempt"):
+    speaker, _, message = rest.partition(" ")
+    if level == "INFO" and speaker == "agrpo.stages.learner":
         _say(message)
     elif level in ("WARNING", "ERROR", "CRITICAL"):
         _say(f"{level.lower()}: {stage}: {message}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import agrpo
 from agrpo.config import RunConfig, Settings
@@ -20,6 +20,9 @@ from agrpo.prompts import DatasetRow, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem, probe
 from agrpo.queue.run_folder import RunFolder
 from agrpo.rewards import check_reward
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -79,6 +82,17 @@ def find(run: str, runs_dir: str = "./runs") -> RunFolder:
         known = f"it holds: {', '.join(names)}" if names else "it holds no run"
         raise RunNotFound(f'no run "{run}": neither a run folder nor the beginning of a name in {runs_dir} ({known})')
     raise RunNotFound(f'"{run}" begins {len(found)} names in {runs_dir}: {", ".join(found)}; write more of it')
+
+
+def connect(run: str | Path, runs_dir: str = "./runs") -> DuckDBPyConnection:
+    """A read-only connection to a run's database, also while the run goes on.
+
+    `run`: a database file, or what `find` understands. Close it soon: an open reader keeps the recorder waiting. Raises
+    `RunNotFound`, or `DatabaseError` where nothing is recorded yet.
+    """
+    from agrpo.database.queries import connect as connect_to
+
+    return connect_to(Path(run) if Path(run).is_file() else find(str(run), runs_dir).database)
 
 
 def summaries(runs_dir: str = "./runs") -> list[RunSummary]:

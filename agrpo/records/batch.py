@@ -35,7 +35,7 @@ class Row:
     """float32 `[N]`."""
     num_samples: int
     candidates: list[list[int]] | None = None
-    """Candidate ids per trained token; None: the full vocabulary."""
+    """Candidate ids per trained token, the token itself among them; an empty list, or None for all: the full vocabulary."""
 
     @property
     def num_tokens(self) -> int:

@@ -13,7 +13,7 @@ from collections import Counter
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import ReplayMismatch, RewardError
 from agrpo.policy.determinism import make_deterministic
-from agrpo.policy.model import load_policy, verify_packing
+from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer, rate_schedule
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.records.arrow import scored_from_arrow
@@ -64,7 +64,6 @@ class _Learner:
         self.attempt = inheritance.attempt
         logger.info("attempt %d begins, after step %d", self.attempt, inheritance.last_step)
         model = load_policy(self.config.model)
-        verify_packing(model)
         self.trainee = Trainee(model=model, optimizer=build_optimizer(model, self.config.optimizer))
         self.keeper = Keeper(self.folder, self.config, self.trainee, self.attempt, self.events)
         adopted = self._inherit(inheritance) if inheritance.segments else self._begin()

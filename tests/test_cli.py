@@ -1,0 +1,99 @@
+"""The command line: what it prints, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as parquet
+import pytest
+
+from agrpo.config import resolve
+from agrpo.runs import prepare
+from tests.stages.walk import Walk, settings
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run, called `small`."""
+    place = tmp_path_factory.mktemp("cli")
+    prompts = place / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
+    folder = prepare(resolve(values=settings(tiny_model, prompts, place, stop={"max_steps": 1})), folder=f"{place}/small")
+    walk = Walk(folder).start("generator", "scorer", "learner")
+    walk.join()
+    recorder = Walk(folder).start("recorder")
+    recorder.until(folder.database.exists)
+    recorder.stop.set()
+    recorder.join()
+    return place
+
+
+def agrpo(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run([sys.executable, "-m", "agrpo", *arguments], capture_output=True, check=False, timeout=120)
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def test_sql_prints_csv_json_and_parquet(finished: Path):
+    ask = ("sql", str(finished / "small"), "SELECT step, name FROM live_metrics WHERE name = 'reward'")
+    assert agrpo(*ask).stdout.decode().splitlines() == ["step,name", "1,reward"]
+    assert json.loads(agrpo(*ask, "--format", "json").stdout) == [{"step": 1, "name": "reward"}]
+    table = parquet.read_table(io.BytesIO(agrpo(*ask, "--format", "parquet").stdout))
+    assert table.to_pylist() == [{"step": 1, "name": "reward"}]
+    assert "reward" in agrpo(*ask, "--format", "table").stdout.decode()
+
+
+def test_a_mistake_in_sql_is_one_line_and_not_a_traceback(finished: Path):
+    told = agrpo("sql", str(finished / "small"), "SELECT stepp FROM live_metrics", code=1).stderr.decode()
+    assert told.startswith("error: DatabaseError")
+    assert "stepp" in told
+    assert "Traceback" not in told
+
+
+def test_runs_are_listed_for_people_and_for_programs(finished: Path):
+    assert "small" in agrpo("runs", "--dir", str(finished)).stdout.decode()
+    (run,) = json.loads(agrpo("runs", "--dir", str(finished), "--format", "json").stdout)
+    assert (run["state"], run["steps"]) == ("finished", 1)
+
+
+def test_check_says_everything_wrong_at_once_and_exits_two(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('[model]\npath = "m"\n[engine]\ntop_p = 0.0\n[loss]\nname = "clop"\n[[rewards]]\nname = "no"\n')
+    told = agrpo("check", str(file), "--set", "step.group=3", code=2).stderr.decode()
+    for word in ("engine.top_p", "loss.name", "rewards.0.name", 'did you mean "groups"?', "prompts.name: missing"):
+        assert word in told
+    assert "Traceback" not in told
+
+
+def test_check_prints_the_resolved_settings_with_their_origins(finished: Path, tiny_model: Path):
+    file = finished / "run.toml"
+    file.write_text(
+        f'[model]\npath = "{tiny_model}"\n[prompts]\nname = "files"\npath = "{finished}/prompts.jsonl"\n'
+        '[[rewards]]\nname = "exact_match"\n[stop]\nmax_steps = 1\n'
+    )
+    told = agrpo("check", str(file), "--set", "run.seed=7").stdout.decode()
+    assert "run.seed = 7  # --set" in told
+    assert f"stop.max_steps = 1  # {file}" in told
+    assert "step.groups = 8  # default" in told
+
+
+@pytest.mark.spec("K39")
+def test_a_bad_run_starts_nothing_and_writes_nothing(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('[model]\npath = "./none"\n[run]\ndir = "runs"\n')
+    agrpo("train", str(file), code=2)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.toml"]
+
+
+def test_an_unknown_run_is_named_with_those_there_are(finished: Path):
+    told = agrpo("sql", "other", "SELECT 1", "--dir", str(finished), code=1).stderr.decode()
+    assert "small" in told
+
+
+@pytest.mark.parametrize("command", ["quickstart", "train", "resume", "runs", "sql", "check"])
+def test_every_command_has_help(command: str):
+    assert "Usage" in agrpo(command, "--help").stdout.decode()
