@@ -135,6 +135,8 @@ class _Watcher(threading.Thread):
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # The supervisor has it wait while a stage starts.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if supervisor is not None:
             _die_with_parent()
 

@@ -87,8 +87,14 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.log_folder.mkdir(parents=True, exist_ok=True)
         self._pipe = os.pipe()
-        # The kernel kills a stage when the *thread* that started it ends: this one lives as long as the supervisor.
-        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
+        # The kernel kills a stage when the *thread* that started it ends: this one lives as long as the supervisor. Its
+        # children inherit that SIGTERM waits, until they can hear it.
+        self._starter = ThreadPoolExecutor(
+            max_workers=1,
+            thread_name_prefix="starter",
+            initializer=signal.pthread_sigmask,
+            initargs=(signal.SIG_BLOCK, {signal.SIGTERM}),
+        )
         self._reaper = Reaper()
         self._former_handler = _exit_on_sigterm()
         self._open = True

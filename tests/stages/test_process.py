@@ -143,6 +143,15 @@ def test_a_stage_that_takes_its_time_can_still_be_stopped(supervisor: Supervisor
     assert stage.exit_code == -signal.SIGKILL
 
 
+def test_a_stage_asked_before_it_can_hear_hears_it_later(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = start(supervisor, "work")
+    finish = threading.Event()
+    finish.set()
+    supervisor.wait(stage, finish=finish)
+    assert stage.exit_code == 0
+    assert (tmp_path / "in order").exists()
+
+
 def test_a_stage_hears_amid_a_long_call_that_it_is_asked_to_stop(supervisor: Supervisor, tmp_path: Path) -> None:
     stage = start(supervisor, "compute_long")
     ready(stage, tmp_path)
