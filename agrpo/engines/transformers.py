@@ -1,0 +1,44 @@
+"""Completions by agrpo's own batched sampler over any causal LM of transformers, in this process, on the CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from agrpo.config import ModelSection
+from agrpo.engines import Engine
+from agrpo.errors import MissingPackage
+from agrpo.registry import part
+
+
+@part
+class Transformers:
+    """Requests that wait together are decoded together; each token carries the version that sampled it.
+
+    Reproducible requests repeat bit for bit under the same weights, the same wheel of torch, the same kind of processor
+    and the same number of threads.
+    """
+
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """torch threads of this process. None: half the cores, at least 1."""
+    batch_rollouts: Annotated[int, Field(ge=1)] = 512
+    """Most requests decoded at once."""
+
+    can_reproduce: ClassVar[bool] = True
+
+    def __call__(self, model: ModelSection) -> Engine:
+        try:
+            from agrpo.engines.decoding.engine import start
+        except ImportError as error:
+            raise MissingPackage(
+                f"the engine transformers needs torch and transformers, and {error.name} cannot be imported: {error}; "
+                "install both, or choose another engine.name"
+            ) from error
+        return start(model, threads=self.threads or _half_the_cores(), batch_rollouts=self.batch_rollouts)
+
+
+def _half_the_cores() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // 2)
