@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -247,7 +248,7 @@ def _print_csv(table: pa.Table) -> None:
     writer.writerows([_cell(value) for value in row.values()] for row in table.to_pylist())
 
 
-def _print_rows(names: list[str], rows: list[list[object]]) -> None:
+def _print_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pyarrow.parquet as parquet
 import pytest
+from pyarrow import parquet
 
 from agrpo.config import resolve
 from agrpo.runs import prepare
@@ -22,7 +22,9 @@ def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     place = tmp_path_factory.mktemp("cli")
     prompts = place / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
-    folder = prepare(resolve(values=settings(tiny_model, prompts, place, stop={"max_steps": 1})), folder=f"{place}/small")
+    folder = prepare(
+        resolve(values=settings(tiny_model, prompts, place, stop={"max_steps": 1})), folder=f"{place}/small"
+    )
     walk = Walk(folder).start("generator", "scorer", "learner")
     walk.join()
     recorder = Walk(folder).start("recorder")

@@ -106,9 +106,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of one MiB."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
-    ).returncode == 0
+    mounted = (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
     if not mounted:
         pytest.skip("a small disk needs the right to mount a tmpfs")
     yield place
@@ -122,7 +126,7 @@ def test_a_disk_too_small_for_the_run_is_refused(tiny_model: Path, prompts: Path
 
 def test_a_folder_that_cannot_be_written_is_refused(tiny_model: Path, prompts: Path, small_disk: Path):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises((ConfigError, StoreReadOnly), match="cannot be written|read-only"):
+    with pytest.raises((ConfigError, StoreReadOnly), match=r"cannot be written|read-only"):
         prepare(resolve(values=settings(tiny_model, prompts, small_disk)))
 
 

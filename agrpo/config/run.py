@@ -189,10 +189,11 @@ class _Builder:
             return None
         try:
             cls = registry[name]
-            built = cls(**values)
         except UnknownName as error:
             self.problems.append(f"{table}.name: {error}")
             return None
+        try:
+            built = cls(**values)
         except pydantic.ValidationError as error:
             self.problems += problems_of(error, [*knobs_of(cls), *shared, "name"], f"{table}.")
             return None

@@ -1,16 +1,16 @@
 """The run folder: every durable object of a run under its name, read and written as records.
 
-    run.json                                 the resolved settings, seeds and digests; written first
-    attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where their histories join
-    claims/{ticket}.{try}.json               who generates which group
-    groups/{ticket}.arrow                    rollouts, with tokens
-    scored/{ticket}.arrow                    scores and marks, without tokens
-    steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log
-    weights/{v}-{digest}/                    published weights; a version document names them
-    versions/{a}/{v}.json  acks/{engine}/{v}.json
-    checkpoints/{k}-{a}/
-    events/{stream}/{n}.json
-    hint/run_ahead.json  beat/{stage}.json   overwritten, may be stale, never decide anything
+run.json                                 the resolved settings, seeds and digests; written first
+attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where their histories join
+claims/{ticket}.{try}.json               who generates which group
+groups/{ticket}.arrow                    rollouts, with tokens
+scored/{ticket}.arrow                    scores and marks, without tokens
+steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log
+weights/{v}-{digest}/                    published weights; a version document names them
+versions/{a}/{v}.json  acks/{engine}/{v}.json
+checkpoints/{k}-{a}/
+events/{stream}/{n}.json
+hint/run_ahead.json  beat/{stage}.json   overwritten, may be stale, never decide anything
 """
 
 from __future__ import annotations

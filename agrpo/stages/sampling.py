@@ -52,8 +52,9 @@ def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:
     """The generation config's end tokens and the tokenizer's."""
     from transformers import GenerationConfig
 
+    config: Any = GenerationConfig
     try:
-        declared = GenerationConfig.from_pretrained(model.path, revision=model.revision).eos_token_id
+        declared = config.from_pretrained(model.path, revision=model.revision).eos_token_id
     except OSError:
         declared = None
     ids = set(declared if isinstance(declared, list) else [] if declared is None else [declared])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.queue.run_folder import RunFolder
@@ -93,7 +94,7 @@ class _Scorer:
         answered = [rollout for rollout in group.rollouts if not rollout.failed]
         if not answered:
             return []
-        judged = RolloutGroup(**{**_fields(group), "rollouts": answered})
+        judged = replace(group, rollouts=answered)
         scores = await asyncio.gather(*(runner.score(judged) for runner in self.runners))
         return [_spread(score, group) for score in scores]
 
@@ -132,10 +133,6 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         generated_at=group.finished_at,
         scored_at=time.time(),
     )
-
-
-def _fields(group: RolloutGroup) -> dict[str, object]:
-    return {name: getattr(group, name) for name in group.__dataclass_fields__}
 
 
 def _spread(score: Score, group: RolloutGroup) -> Score:

@@ -51,7 +51,9 @@ def test_a_group_comes_back_as_it_was():
 
 
 def test_a_refused_prompt_is_a_group_without_rollouts():
-    refused = RolloutGroup(ticket=1, prompt=Prompt(id="", messages=[]), rollouts=[], model_version=0, refusal="no prompt")
+    refused = RolloutGroup(
+        ticket=1, prompt=Prompt(id="", messages=[]), rollouts=[], model_version=0, refusal="no prompt"
+    )
     assert group_from_arrow(group_to_arrow(refused)) == refused
 
 

@@ -15,9 +15,7 @@ PLAN = Plan(
     step=1,
     tickets=[1],
     drops=[Drop(ticket=2, reason=DropReason.STALE)],
-    samples=[
-        PlannedSample(ticket=1, rollout_index=0, sequence_index=0, advantage=float(np.float32(0.1)), staleness=0)
-    ],
+    samples=[PlannedSample(ticket=1, rollout_index=0, sequence_index=0, advantage=float(np.float32(0.1)), staleness=0)],
     rows=[[0]],
     num_trained_tokens=3,
     version=0,

@@ -33,7 +33,9 @@ def a_config(**tables: Any) -> RunConfig:
     return RunConfig.build(resolve(values=tree))
 
 
-def a_group(ticket: int, *, version: int = 0, lengths: tuple[int, ...] = (3, 4), refusal: str | None = None) -> RolloutGroup:
+def a_group(
+    ticket: int, *, version: int = 0, lengths: tuple[int, ...] = (3, 4), refusal: str | None = None
+) -> RolloutGroup:
     """Rollouts of the given lengths; a length of 0 is a rollout that failed."""
     return RolloutGroup(
         ticket=ticket,
@@ -74,4 +76,6 @@ def publish(folder: RunFolder, group: RolloutGroup, rewards: tuple[float | None,
         values=[None if value is None or math.isnan(value) else value for value in rewards],
         errors=[None] * len(rewards),
     )
-    folder.scored.publish(group.ticket, scored_to_arrow(scored_group(group, [score] if group.rollouts else [], micro_tokens)))
+    folder.scored.publish(
+        group.ticket, scored_to_arrow(scored_group(group, [score] if group.rollouts else [], micro_tokens))
+    )

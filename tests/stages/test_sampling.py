@@ -53,7 +53,9 @@ class Interfered:
         await self.engine.close()
 
 
-def sampled(model: Path, interfere: Callable[[CompletionRequest, int], str | None], **settings: object) -> list[Rollout]:
+def sampled(
+    model: Path, interfere: Callable[[CompletionRequest, int], str | None], **settings: object
+) -> list[Rollout]:
     """A group of four of ticket 7."""
     sampling = Sampling(num_generations=4, max_completion_length=8, **{"request_timeout_seconds": 0.2, **settings})
 

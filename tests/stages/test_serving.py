@@ -76,7 +76,9 @@ def test_an_engine_that_keeps_the_old_weights_is_found_out(published, tiny_model
 
 def test_weights_that_are_not_those_of_the_record_are_never_loaded(published, tiny_model: Path):
     folder, ready = published
-    other = WeightsReady(**{name: getattr(ready, name) for name in WeightsReady.__dataclass_fields__} | {"digest": "0" * 32})
+    other = WeightsReady(
+        **{name: getattr(ready, name) for name in WeightsReady.__dataclass_fields__} | {"digest": "0" * 32}
+    )
     with pytest.raises((StoreError, CheckpointError)):
         serve(folder, other, tiny_model)
 

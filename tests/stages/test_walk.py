@@ -162,7 +162,9 @@ def test_a_step_with_nothing_to_train_leaves_the_weights_as_they_are(begin):
 @pytest.mark.spec("K19", "K26")
 def test_a_run_in_which_no_group_can_be_trained_ends_with_the_reasons(begin):
     folder = begin(reward="never_any", asynchronous={"max_staleness": 1})
-    with pytest.raises(RewardError, match="no group could be trained in a whole pass over 12 prompts: 12 too_few_scores"):
+    with pytest.raises(
+        RewardError, match="no group could be trained in a whole pass over 12 prompts: 12 too_few_scores"
+    ):
         walk(folder)
 
 

@@ -51,9 +51,7 @@ class Walk:
         return self
 
     def _run(self, stage: str) -> None:
-        context = StageContext(
-            run_url=self.folder.url, stage=stage, incarnation=new_incarnation(stage), stop=self.stop
-        )
+        context = StageContext(run_url=self.folder.url, stage=stage, incarnation=new_incarnation(stage), stop=self.stop)
         try:
             importlib.import_module(f"agrpo.stages.{stage}").run(context)
         except BaseException as error:

@@ -1,0 +1,185 @@
+"""The flow `train`: one run's stages, each a process of its own under a task of its own.
+
+The hot path of a run never crosses Prefect: stages meet in the run's folder. Prefect starts them, shows them, and is told
+how they end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import State
+from prefect.exceptions import CancelledRun
+from prefect.futures import PrefectFuture, as_completed
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from agrpo import runs
+from agrpo.config import RunConfig, Settings, load_settings, resolve
+from agrpo.errors import ConfigError, Stopped
+from agrpo.queue.run_folder import RunFolder
+from agrpo.stages import STAGES
+from agrpo.stages.process import OnLine, Supervisor
+from flows.server import ensure_api
+from flows.watch import Watch
+
+logger = logging.getLogger("agrpo.flows")
+
+LEARNER = "learner"
+"""Its end is the end of training."""
+RECORDER = "recorder"
+"""Works until all others have ended, and then still records what they wrote last."""
+ENDING_SECONDS = 120.0
+"""How long after the learner's last step all other stages may take to end by themselves."""
+
+_listener: ContextVar[OnLine | None] = ContextVar("listener", default=None)
+
+
+def follow(run_url: str, on_line: OnLine | None = None) -> None:
+    """Run or resume a run here, to its end, as a flow run of the configured Prefect or of a server of this process' own.
+
+    `on_line` is told every stage's lines. It has the terminal for itself, unless PREFECT_LOGGING_LEVEL asks for
+    Prefect's own lines as well. Raises what ended the run.
+    """
+    if "PREFECT_LOGGING_LEVEL" not in os.environ:
+        _silence_prefect()
+    ensure_api()
+    token = _listener.set(on_line)
+    try:
+        train(run=run_url)
+    except CancelledRun:
+        raise Stopped(f"the run was cancelled; `agrpo resume {run_url}` goes on with it") from None
+    finally:
+        _listener.reset(token)
+
+
+@flow(name="train", task_runner=ThreadPoolTaskRunner(max_workers=16), persist_result=False)  # type: ignore[arg-type]
+def train(
+    *,
+    run: str | None = None,
+    config: str | None = None,
+    settings: list[str] | None = None,
+    runs_dir: str = "./runs",
+    stages: list[str] | None = None,
+    restarts: int = 2,
+) -> State[Any] | str:
+    """Train a run to its end: a new one from `config`, or the one that `run` names.
+
+    Args:
+        run: A run to go on with: its folder or URL, the beginning of its name, or `latest`.
+        config: Path of a TOML file; begins a new run. A retry of the flow run goes on with the run it began.
+        settings: `table.key=value`, laid over the file.
+        runs_dir: Folder in which `run` is looked up.
+        stages: Which stages to run here. None: all of them.
+        restarts: How often each stage that was killed is started again.
+    """
+    folder = _run_folder(run, config, settings or [], runs_dir)
+    stop, finish = threading.Event(), threading.Event()
+    document = folder.document()
+    grace = load_settings(document).tree["stop"]["grace_seconds"]
+    given: dict[str, Any] = {"stop": stop, "finish": finish, "restarts": restarts}
+    given["env"] = {"OMP_NUM_THREADS": str(document["threads"])}
+    with Supervisor(folder.url, folder.local / "logs", grace_seconds=grace) as supervisor, Watch(folder, stop) as watch:
+        try:
+            futures = {run_stage.submit(name, supervisor, **given): name for name in stages or STAGES}
+            _await_stages(futures, stop, finish)
+        finally:
+            stop.set()
+    if watch.cancelled:
+        return Cancelled(message=f"cancelled; resume it with run={folder.url}")
+    return folder.url
+
+
+@task(name="stage", task_run_name="{stage}", persist_result=False, cache_policy=NO_CACHE)
+def run_stage(
+    stage: str,
+    supervisor: Supervisor,
+    *,
+    stop: threading.Event,
+    finish: threading.Event,
+    restarts: int,
+    env: dict[str, str],
+) -> None:
+    """Babysit one stage's process. Its lines become this task run's log; its end is this task run's end."""
+    log, listener = get_run_logger(), _listener.get()
+
+    def hear(name: str, line: str) -> None:
+        log.info(line)
+        if listener is not None:
+            listener(name, line)
+
+    try:
+        supervisor.run(
+            stage,
+            stop,
+            finish=finish if stage == RECORDER else None,
+            restarts=restarts,
+            env=env,
+            on_line=hear,
+        )
+    except BaseException:
+        stop.set()
+        raise
+
+
+def _await_stages(futures: dict[PrefectFuture[None], str], stop: threading.Event, finish: threading.Event) -> None:
+    """Wait for all; the first failure stops the others and is raised."""
+    working, first = set(futures.values()) - {RECORDER}, None
+    ending = threading.Timer(ENDING_SECONDS, _stop_stragglers, (working, stop))
+    ending.daemon = True
+    if not working:
+        finish.set()
+    for future in as_completed(list(futures)):
+        try:
+            # Only then is the future's state final.
+            future.result()
+        except Exception as error:
+            first = first or error
+            stop.set()
+        working.discard(futures[future])
+        if futures[future] == LEARNER:
+            ending.start()
+        if not working:
+            finish.set()
+    ending.cancel()
+    if first is not None:
+        raise first
+
+
+def _stop_stragglers(working: set[str], stop: threading.Event) -> None:
+    logger.warning("training ended %.0f s ago and %s did not; stopping", ENDING_SECONDS, ", ".join(working) or RECORDER)
+    stop.set()
+
+
+def _silence_prefect() -> None:
+    """Take Prefect's lines off the terminal. They still reach its API."""
+    prefect = logging.getLogger("prefect")
+    prefect.addHandler(logging.NullHandler())
+    prefect.propagate = False
+
+
+def _run_folder(run: str | None, config: str | None, settings: list[str], runs_dir: str) -> RunFolder:
+    """The run to train. The flow run takes its name, by which a retry finds the run that it began."""
+    with get_client(sync_client=True) as client:
+        if run is not None:
+            folder = runs.find(run, runs_dir)
+        elif config is not None:
+            folder = _begun_by(client.read_flow_run(flow_run.id).name, resolve(Path(config), settings))
+        else:
+            raise ConfigError("run, config: both missing; give config to begin a run, or run to go on with one")
+        client.update_flow_run(flow_run.id, name=folder.document()["name"])
+    return folder
+
+
+def _begun_by(name: str, settings: Settings) -> RunFolder:
+    earlier = Path(RunConfig.build(settings).run.dir, name)
+    return runs.find(str(earlier)) if (earlier / "run.json").exists() else runs.prepare(settings)

@@ -1,0 +1,234 @@
+"""The flow `train`: what Prefect is told of a run, and that nothing of a run outlives its flow, however that ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agrpo.config import resolve
+from agrpo.errors import ConfigError, StageFailed
+from agrpo.queue.run_folder import RunFolder
+from agrpo.runs import prepare
+from tests.stages.walk import settings
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Prefect leaves a socket to the garbage collector now and then.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+WORKING, FAILING, EXAMPLE = "tests.flows.working", "tests.flows.failing", "tests.stages.stage_examples"
+
+
+@pytest.fixture(scope="module")
+def api() -> str:
+    """A Prefect API for this process and its children."""
+    from flows.server import ensure_api
+
+    ensure_api()
+    return os.environ["PREFECT_API_URL"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    """A run of which only the examples know what to do."""
+    tree = {"stop": {"grace_seconds": 1.0, "max_steps": 4}}
+    document = {"name": tmp_path.name, "settings": {"tree": tree, "origins": {}}, "threads": 1}
+    return RunFolder.create(str(tmp_path / "run"), document)
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+    """Set in every process that the test starts."""
+    monkeypatch.setenv("AGRPO_TEST_MARK", str(tmp_path))
+    mark = f"AGRPO_TEST_MARK={tmp_path}".encode()
+    yield mark
+    for pid in alive(mark):
+        os.kill(pid, signal.SIGKILL)
+
+
+def alive(mark: bytes) -> list[int]:
+    found: list[int] = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            continue
+    return found
+
+
+def until(fact: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.05)
+
+
+def runs_named(name: str):
+    """Flow runs of a name, oldest first."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
+
+    with get_client(sync_client=True) as client:
+        return client.read_flow_runs(flow_run_filter=FlowRunFilter(name=FlowRunFilterName(any_=[name])))
+
+
+def run_flow(folder: RunFolder, *stages: str, **env: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    command = [sys.executable, str(ROOT / "tests/flows/run_flow.py"), folder.url, *stages]
+    program = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    until(lambda: list(Path(folder.url).glob("ready *")) or program.poll() is not None, 120)
+    return program
+
+
+def ended(program: subprocess.Popen[str], seconds: float = 10) -> int:
+    output, _ = program.communicate(timeout=seconds)
+    print(output)
+    return program.returncode
+
+
+@pytest.fixture
+def run_file(tiny_model: Path, tmp_path: Path) -> Path:
+    """A small run's settings as TOML."""
+    rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(json.dumps(row) for row in rows))
+    tree = settings(tiny_model, prompts, tmp_path / "runs")
+    lines: list[str] = []
+    for table, values in tree.items():
+        entries = values if isinstance(values, list) else [values]
+        header = f"[[{table}]]" if isinstance(values, list) else f"[{table}]"
+        for entry in entries:
+            lines += [header, *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]
+    file = tmp_path / "run.toml"
+    file.write_text("\n".join(lines))
+    return file
+
+
+@pytest.mark.slow
+def test_a_whole_run_goes_through_its_flow(api: str, run_file: Path, mark: bytes) -> None:
+    from prefect.artifacts import Artifact
+
+    from agrpo.database.queries import query
+
+    folder = prepare(resolve(run_file))
+    command = [sys.executable, "-m", "agrpo", "resume", folder.url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert query(folder.database, "SELECT count(DISTINCT step) AS steps FROM live_metrics").to_pylist() == [
+        {"steps": 4}
+    ]
+    assert [run.state.name for run in runs_named(folder.document()["name"])] == ["Completed"]
+    artifact = Artifact.get(f"progress-{folder.document()['name']}".lower())
+    assert artifact is not None
+    assert (artifact.data, artifact.description[:6]) == (100.0, "step 4")
+    assert alive(mark) == []
+
+
+@pytest.mark.spec("K14")
+def test_one_stage_that_fails_ends_the_others_and_its_error_is_the_runs(
+    api: str, folder: RunFolder, mark: bytes
+) -> None:
+    from flows.train import train
+
+    with pytest.raises(StageFailed, match="failing ended with exit code 1: ModelError: the model has 3 heads"):
+        train(run=folder.url, stages=[WORKING, FAILING])
+    assert Path(folder.url, "in order").exists()
+    [run] = runs_named(folder.document()["name"])
+    assert run.state.name == "Failed"
+    assert "failing ended with exit code 1: ModelError: the model has 3 heads and 2 are needed" in run.state.message
+    assert alive(mark) == []
+
+
+def test_a_recorder_alone_records_what_is_there(api: str, folder: RunFolder) -> None:
+    from flows.train import train
+
+    assert train(run=folder.url, stages=["recorder"]) == folder.url
+    assert folder.database.exists()
+
+
+def test_what_prefect_cannot_be_told_is_said_once(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from flows import watch
+
+    monkeypatch.setattr(watch, "STATE_SECONDS", 0.01)
+    with watch.Watch(folder, threading.Event()):
+        until(lambda: caplog.records, 10)
+        time.sleep(0.1)
+    # Outside of a flow run there is none to read the state of.
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["cannot read the state of this flow run"]
+
+
+def test_a_flow_run_without_a_run_is_told_what_it_needs(api: str) -> None:
+    from flows.train import train
+
+    with pytest.raises(ConfigError, match="give config to begin a run"):
+        train()
+
+
+def test_a_retry_goes_on_with_the_run_that_the_first_try_began(
+    api: str, run_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.train import train
+
+    monkeypatch.setenv("EXAMPLE", "die_twice")
+    retrying = train.with_options(retries=2, retry_delay_seconds=0)
+    url = retrying(config=str(run_file), stages=[EXAMPLE], restarts=0)
+    assert [str(path) for path in (run_file.parent / "runs").iterdir()] == [url]
+    assert len(list(Path(url, "deaths").iterdir())) == 2
+
+
+@pytest.mark.slow
+def test_a_cancelled_flow_run_ends_its_stages_though_no_worker_signals_it(
+    api: str, folder: RunFolder, mark: bytes
+) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.states import Cancelling
+
+    program = run_flow(folder, WORKING)
+    [run] = runs_named(folder.document()["name"])
+    with get_client(sync_client=True) as client:
+        client.set_flow_run_state(run.id, Cancelling())
+    assert ended(program) == 1
+    assert alive(mark) == []
+    assert Path(folder.url, "in order").exists()
+    [run] = runs_named(folder.document()["name"])
+    assert (run.state.name, run.state.message) == ("Cancelled", f"cancelled; resume it with run={folder.url}")
+
+
+@pytest.mark.slow
+@pytest.mark.spec("K18")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signalled_flow_takes_its_stages_along(api: str, folder: RunFolder, mark: bytes, number: int) -> None:
+    program = run_flow(folder, WORKING, EXAMPLE, EXAMPLE="hold_the_interpreter")
+    until(lambda: len(list(Path(folder.url).glob("ready *"))) == 2, 20)
+    program.send_signal(number)
+    assert ended(program) == -number
+    until(lambda: not alive(mark), 10)
+    [run] = runs_named(folder.document()["name"])
+    assert run.state.name == ("Running" if number == signal.SIGKILL else "Crashed")
+
+
+@pytest.mark.slow
+@pytest.mark.spec("K18")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_flow_with_a_server_of_its_own_ends_as_soon(
+    folder: RunFolder, mark: bytes, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    program = run_flow(folder, WORKING, EXAMPLE, EXAMPLE="ignore_sigterm")
+    os.killpg(program.pid, number)
+    assert ended(program) != 0
+    until(lambda: not alive(mark), 10)
