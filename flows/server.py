@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from prefect.context import refresh_global_settings_context
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
@@ -62,9 +62,11 @@ def _start_server() -> str:
 
 def _await_answer(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
+    # A proxy of the environment has nothing to do with this machine's own ports.
+    direct = build_opener(ProxyHandler({}))
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            with urlopen(f"{url}/health", timeout=START_SECONDS):
+            with direct.open(f"{url}/health", timeout=5):
                 return
         except OSError:
             time.sleep(0.1)
