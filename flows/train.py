@@ -27,6 +27,7 @@ from agrpo import runs
 from agrpo.config import RunConfig, Settings, load_settings, resolve
 from agrpo.errors import ConfigError, Stopped
 from agrpo.queue.run_folder import RunFolder
+from agrpo.quickstart.command import prepared_task
 from agrpo.stages import STAGES
 from agrpo.stages.process import OnLine, Supervisor
 from flows.server import ensure_api
@@ -67,6 +68,7 @@ def train(
     *,
     run: str | None = None,
     config: str | None = None,
+    quickstart: str | None = None,
     settings: list[str] | None = None,
     runs_dir: str = "./runs",
     stages: list[str] | None = None,
@@ -77,11 +79,14 @@ def train(
     Args:
         run: A run to go on with: its folder or URL, the beginning of its name, or `latest`.
         config: Path of a TOML file; begins a new run. A retry of the flow run goes on with the run it began.
+        quickstart: Instead of `config`: a task of `agrpo quickstart`, prepared in `runs_dir` where it is not there yet.
         settings: `table.key=value`, laid over the file.
         runs_dir: Folder in which `run` is looked up.
         stages: Which stages to run here. None: all of them.
         restarts: How often each stage that was killed is started again.
     """
+    if quickstart is not None and run is None:
+        config, settings = prepare_quickstart(quickstart, runs_dir), [f"run.dir={runs_dir}", *(settings or [])]
     folder = _run_folder(run, config, settings or [], runs_dir)
     stop, finish = threading.Event(), threading.Event()
     document = folder.document()
@@ -97,6 +102,13 @@ def train(
     if watch.cancelled:
         return Cancelled(message=f"cancelled; resume it with run={folder.url}")
     return folder.url
+
+
+@task(name="prepare quickstart", persist_result=False, cache_policy=NO_CACHE)
+def prepare_quickstart(task_name: str, runs_dir: str) -> str:
+    """The run file of a quickstart task, warm-started here with seed 1 unless that was done before."""
+    prepared = prepared_task(task_name, seed=1, runs_dir=runs_dir)
+    return str(prepared.run_file)
 
 
 @task(name="stage", task_run_name="{stage}", persist_result=False, cache_policy=NO_CACHE)

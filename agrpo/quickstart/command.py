@@ -18,6 +18,7 @@ from agrpo.quickstart.prepare import Prepared, prepare
 from agrpo.quickstart.progress import progress_bar
 from agrpo.quickstart.question import Task
 from agrpo.quickstart.tasks import task_named
+from agrpo.quickstart.warm_start import OnStep
 from agrpo.runs import prepare as prepare_run
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def run_quickstart(name: str, *, seed: int, runs_dir: str, terminal: Terminal) -
     began, task = time.monotonic(), task_named(name)
     terminal.say(f"[1/4] warm start: {task.about}")
     with progress_bar("warm start", task.warm_start_steps) as on_step:
-        start = Path(runs_dir, "start", f"{task.name}-seed{seed}")
-        start.parent.mkdir(parents=True, exist_ok=True)
-        prepared = prepare(task, start, seed, num_threads=_threads(), on_step=on_step)
+        prepared = prepared_task(name, seed=seed, runs_dir=runs_dir, on_step=on_step)
     rows = _rows(prepared.held_out)
     terminal.say(f"[2/4] the warm-started policy on {len(rows)} held-out prompts")
     before = pass_rates(prepared.model, rows, max_completion_length=task.max_completion_length)
@@ -79,6 +78,14 @@ def run_quickstart(name: str, *, seed: int, runs_dir: str, terminal: Terminal) -
     _say_where(prepared, folder, plots, terminal)
     terminal.say(f"took {time.monotonic() - began:.0f} s")
     return folder
+
+
+def prepared_task(name: str, *, seed: int, runs_dir: str, on_step: OnStep | None = None) -> Prepared:
+    """The task's start in `{runs_dir}/start`, found there or made."""
+    task = task_named(name)
+    start = Path(runs_dir, "start", f"{task.name}-seed{seed}")
+    start.parent.mkdir(parents=True, exist_ok=True)
+    return prepare(task, start, seed, num_threads=_threads(), on_step=on_step)
 
 
 def rewards_of(folder: RunFolder) -> list[float]:

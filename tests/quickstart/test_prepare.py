@@ -64,7 +64,7 @@ def test_the_run_file_builds_the_run_and_its_prompts_carry_the_facts(prepared: P
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
 def test_the_run_file_says_what_its_settings_say(task):
-    odd = Path('/home/zoë/a "quoted" \\ folder/run')
+    odd = Path('/mnt/zoë/a "quoted" \\ folder/run')
     settings = run_settings(task, model=odd, prompts=odd, seed=7)
     assert tomllib.loads(run_file(settings, "about")) == settings
 

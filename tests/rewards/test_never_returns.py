@@ -30,6 +30,8 @@ def resident_bytes(pids: set[int]) -> int:
 @pytest.mark.spec("K21", "A-207")
 @pytest.mark.parametrize("way", WAYS)
 def test_one_bad_completion_leaves_the_values_of_the_others(way: str) -> None:
+    others = descendants(os.getpid())
+
     async def work(runner: RewardRunner) -> None:
         await runner.score(group_of("warm", way=way))
         template = descendants(os.getpid())
@@ -45,4 +47,4 @@ def test_one_bad_completion_leaves_the_values_of_the_others(way: str) -> None:
         assert resident_bytes(template | {os.getpid()}) - before < 64 * 2**20
 
     run(with_runner(section_of("misbehaves", timeout_seconds=1.0, memory_bytes=512 * 2**20), work))
-    assert descendants(os.getpid()) == set()
+    assert descendants(os.getpid()) <= others
