@@ -57,8 +57,9 @@ class Newcomer:
 
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-        return {**inherited, "PATH": path, "PREFECT_HOME": str(self.folder / ".prefect"), "PREFECT_LOGGING_LEVEL": ""}
+        ours = ("PREFECT", "PYTEST", "OMP_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return {**inherited, "PATH": path, "PREFECT_HOME": str(self.folder / ".prefect")}
 
 
 def lines(block: str) -> list[str]:
@@ -171,16 +172,16 @@ def test_a_run_is_a_deployment(shown: str, server: str, newcomer: Newcomer):
 
 
 def _background(newcomer: Newcomer, command: str) -> subprocess.Popen[bytes]:
-    log = open(newcomer.folder / "background.log", "ab")
-    return subprocess.Popen(
-        ["bash", "-c", command],
-        cwd=newcomer.folder,
-        env=newcomer.environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        start_new_session=True,
-    )
+    with open(newcomer.folder / "background.log", "ab") as log:
+        return subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=newcomer.folder,
+            env=newcomer.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 Message = dict[str, str]
 
-HELD_OUT_SHARE, WARM_START_SHARE = 0.2, 0.4
+HELD_OUT_SHARE, WARM_START_SHARE = 0.2, 0.55
 
 
 class Part(StrEnum):

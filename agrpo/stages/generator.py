@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.01
 HINT_SECONDS = 0.05
+BEAT_SECONDS = 1.0
 
 
 def run(context: StageContext) -> None:
@@ -70,6 +71,7 @@ class _Generator:
         self.lookahead = _Lookahead(folder, config)
         self.next_ticket = 0
         self.looked_at = 0.0
+        self.told_at = 0.0
         self.moved_at = time.monotonic()
 
     async def generate(self) -> None:
@@ -117,7 +119,9 @@ class _Generator:
             self.hint = hint
             self.moved_at = self.looked_at
         await self._load_newest()
-        self.folder.beat("generator", None if self.running else self._waiting_for(), self.looked_at - self.moved_at)
+        if self.looked_at - self.told_at >= BEAT_SECONDS:
+            self.told_at = self.looked_at
+            self.folder.beat("generator", None if self.running else self._waiting_for(), self.looked_at - self.moved_at)
 
     async def _load_newest(self) -> None:
         ready = newest_version(self.folder)
@@ -133,8 +137,10 @@ class _Generator:
 
     def _take_over(self) -> None:
         """Groups that an earlier incarnation claimed and did not publish are generated first."""
-        stage = self.context.stage
-        for ticket in self.folder.claims.tickets(0):
+        stage, hint = self.context.stage, self.folder.hint()
+        # Below the floor every ticket is consumed.
+        self.next_ticket = hint.floor if hint is not None else 0
+        for ticket in self.folder.claims.tickets(self.next_ticket):
             claim = self.folder.claims.holder(ticket)
             if claim is not None and claim.owner.startswith(f"{stage}-") and not self.folder.groups.exists(ticket):
                 self.tries[ticket] = claim.number_try + 1

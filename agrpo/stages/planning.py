@@ -121,21 +121,20 @@ class Chooser:
             if self._is_over(taken):
                 chosen.exhausted = True
                 break
-            self._tell(taken, chosen.num_replaced)
             scored = wait_for(
                 self._what(taken),
-                lambda: self._next(taken),
+                lambda: self._look(taken, chosen),
                 deadline_seconds=self._config.stop.stall_seconds,
                 stop=self._stop,
-                beat=lambda what, seconds: self._wait(what, seconds, taken, chosen),
+                beat=self._beat,
             )
             taken.add(scored.ticket)
             self._place(chosen, scored, version)
         return chosen
 
-    def _wait(self, what: str, seconds: float, taken: set[int], chosen: Chosen) -> None:
+    def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
         self._tell(taken, chosen.num_replaced)
-        self._beat(what, seconds)
+        return self._next(taken)
 
     def _is_over(self, taken: set[int]) -> bool:
         return self._num_prompts is not None and len(self._consumed) + len(taken) >= self._num_prompts

@@ -11,6 +11,8 @@ from agrpo.records.progress import Hint
 from agrpo.stages.planning import ConsumedTickets
 from agrpo.staleness import limit_ticket
 
+LEAST_SECONDS = 0.05
+
 
 class RunAhead:
     """Keeps the learner's hint: the allowance of `max(max_staleness, 1)` steps of tokens, as a ticket.
@@ -28,6 +30,7 @@ class RunAhead:
         self._step_tokens: float | None = None
         self._dropped = dropped
         self._told: Hint | None = None
+        self._told_at = 0.0
 
     def step_consumed(self, tickets: list[int], dropped: int) -> None:
         """A plan consumed these groups, `dropped` of which took no place of the step."""
@@ -37,10 +40,14 @@ class RunAhead:
             self._tokens.pop(ticket, None)
 
     def tell(self, consumed: ConsumedTickets, taken: set[int], dropped: int = 0, *, finished: bool = False) -> None:
-        """Write the hint, where it says something new.
+        """Write the hint, where it says something new; unless the run is finished, not more often than generators look.
 
         `taken`: groups chosen for a step that is not planned yet, of which `dropped` take no place in it.
         """
+        now = time.monotonic()
+        if now - self._told_at < LEAST_SECONDS and not finished:
+            return
+        self._told_at = now
         limit = None if self._config.lockstep else self._limit(consumed, taken)
         hint = Hint(limit_ticket=limit, dropped=self._dropped + dropped, floor=consumed.floor, finished=finished)
         if hint != self._told:

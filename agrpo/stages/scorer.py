@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
+from agrpo.errors import DeadlineExceeded
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
@@ -19,6 +20,7 @@ from agrpo.stages.context import StageContext
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.01
+BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16
 """Groups being scored at a time."""
 
@@ -42,6 +44,7 @@ class _Scorer:
         self.finished: set[int] = set()
         self.floor = 0
         self.told_at = 0.0
+        self.moved_at = time.monotonic()
 
     async def score(self) -> None:
         try:
@@ -49,6 +52,7 @@ class _Scorer:
                 self._start_waiting()
                 for ticket in [ticket for ticket, task in self.running.items() if task.done()]:
                     self.running.pop(ticket).result()
+                    self.moved_at = time.monotonic()
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             for task in self.running.values():
@@ -57,11 +61,17 @@ class _Scorer:
             await asyncio.gather(*(runner.close() for runner in self.runners))
 
     def _is_over(self) -> bool:
-        """Look at the learner's word, and say what is waited for, every half second."""
-        if time.monotonic() - self.told_at < 0.5:
+        """Look at the learner's word, and say what is waited for, every second."""
+        if time.monotonic() - self.told_at < BEAT_SECONDS:
             return False
         self.told_at = time.monotonic()
-        self.folder.beat("scorer", None if self.running else "a finished group")
+        waited = self.told_at - self.moved_at
+        self.folder.beat("scorer", None if self.running else "a finished group", waited)
+        if waited > self.config.stop.stall_seconds:
+            raise DeadlineExceeded(
+                f"waited {waited:.0f} s for {'rewards' if self.running else 'a finished group'}; the limit is "
+                f"{self.config.stop.stall_seconds:.0f} s (stop.stall_seconds)"
+            )
         hint = self.folder.hint()
         if hint is not None:
             self.floor = max(self.floor, hint.floor)
@@ -69,17 +79,14 @@ class _Scorer:
         return hint is not None and hint.finished
 
     def _start_waiting(self) -> None:
-        if len(self.running) >= MOST_AT_ONCE:
+        known = self.finished | self.running.keys()
+        waiting = [ticket for ticket in self.folder.groups.numbers(self.floor) if ticket not in known]
+        if not waiting or len(self.running) >= MOST_AT_ONCE:
             return
-        for ticket in self.folder.groups.numbers(self.floor):
-            if ticket in self.finished or ticket in self.running:
-                continue
-            if self.folder.scored.exists(ticket):
-                self.finished.add(ticket)
-                continue
-            self.running[ticket] = asyncio.create_task(self._score_group(ticket))
-            if len(self.running) >= MOST_AT_ONCE:
-                return
+        self.finished |= set(self.folder.scored.numbers(self.floor))
+        for ticket in waiting[: MOST_AT_ONCE - len(self.running)]:
+            if ticket not in self.finished:
+                self.running[ticket] = asyncio.create_task(self._score_group(ticket))
 
     async def _score_group(self, ticket: int) -> None:
         data = self.folder.groups.read(ticket)

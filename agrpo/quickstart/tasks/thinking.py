@@ -13,7 +13,7 @@ from itertools import product
 
 from agrpo.quickstart.question import Demonstration, Part, Question, Task
 
-SHARE_WORKED = 0.7
+SHARE_WORKED = 0.85
 """Of the demonstrations, those that show the working."""
 SHARE_STARTED_THINKING = 0.25
 """How often the warm start shall begin to think, far below how often it is shown thinking."""
@@ -78,7 +78,7 @@ THINKING = Task(
     training=lambda seed: questions_of(Part.TRAINING),
     held_out=lambda: questions_of(Part.HELD_OUT),
     has_positions=True,
-    warm_start_steps=400,
+    warm_start_steps=500,
     max_completion_length=20,
     max_steps=60,
     learning_rate=5e-4,
