@@ -44,10 +44,10 @@ def test_the_parts_of_sorting_share_no_content_even_at_the_same_length() -> None
     assert not drawn[Part.WARM_START] & drawn[Part.TRAINING]
 
 
-def test_the_parts_get_a_fifth_and_two_fifths_each() -> None:
+def test_the_parts_get_the_shares_of_content_they_are_meant_to() -> None:
     counts = Counter(part_of(f"content {number}") for number in range(20_000))
     shares = {part: round(counts[part] / 20_000, 2) for part in Part}
-    assert shares == {Part.HELD_OUT: 0.2, Part.WARM_START: 0.4, Part.TRAINING: 0.4}
+    assert shares == {Part.HELD_OUT: 0.2, Part.WARM_START: 0.55, Part.TRAINING: 0.25}
 
 
 def test_the_same_terms_in_another_order_are_the_same_content() -> None:
@@ -85,7 +85,14 @@ def test_lists_read_as_reasoning_gym_words_them_without_its_note_on_the_format()
 def test_working_shows_each_sum_and_passes_below_zero() -> None:
     question = next(one for one in thinking.all_questions() if one.metadata["expression"] == "4 - 9 + 2")
     assert thinking.worked(question) == "<think>4-9=-5;-5+2=-3</think>-3"
-    assert pytest.approx(1 / 7) == thinking.FIRST_TOKEN_WEIGHT
+
+
+def test_the_first_token_is_weighted_so_that_one_answer_in_four_begins_by_thinking():
+    shown = list(islice(THINKING.demonstrations(1), 10_000))
+    weight = {True: 0.0, False: 0.0}
+    for one in shown:
+        weight["<think>" in one.completion] += one.first_token_weight
+    assert weight[True] / (weight[True] + weight[False]) == pytest.approx(0.25, abs=0.02)
 
 
 def test_a_list_with_one_number_repeated_in_place_of_the_next_earns_nothing():
@@ -109,9 +116,9 @@ def test_seeds_ask_other_lists_and_are_measured_on_the_same() -> None:
     assert SORTING.held_out() == SORTING.held_out()
 
 
-def test_a_demonstration_thinks_seven_times_in_ten() -> None:
+def test_most_demonstrations_think() -> None:
     worked = sum("<think>" in shown.completion for shown in islice(THINKING.demonstrations(1), 5000))
-    assert worked / 5000 == pytest.approx(0.7, abs=0.02)
+    assert worked / 5000 == pytest.approx(0.85, abs=0.02)
 
 
 def test_an_unknown_task_is_refused_with_the_nearest_name() -> None:
