@@ -25,15 +25,15 @@ class Accuracy:
             from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise MissingPackage('reward "accuracy" needs Math-Verify: pip install "agrpo[math]"') from error
-        one = parse("$1$", parsing_timeout=None)
-        verify(one, one, timeout_seconds=None)
+        one = parse("$1$", parsing_timeout=0)
+        verify(one, one, timeout_seconds=0)
 
     def __call__(self, group: RolloutGroup) -> list[float | None]:
         """1, 0 or None per rollout."""
         from math_verify import parse, verify  # pyright: ignore[reportMissingImports]
 
-        solution = parse(str(fact_of(group, "solution", "accuracy")), parsing_timeout=None)
+        solution = parse(str(fact_of(group, "solution", "accuracy")), parsing_timeout=0)
         if not solution:
             return [None for _ in group.rollouts]
-        answers = [parse(answer_of(rollout), parsing_timeout=None) for rollout in group.rollouts]
-        return [float(verify(solution, answer, timeout_seconds=None)) for answer in answers]
+        answers = [parse(answer_of(rollout), parsing_timeout=0) for rollout in group.rollouts]
+        return [float(verify(solution, answer, timeout_seconds=0)) for answer in answers]
