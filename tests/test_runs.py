@@ -93,7 +93,6 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path):
     assert all(word in told for word in ("model.path", "prompts:", "nothing"))
 
 
-@pytest.mark.spec("K07")
 def test_a_fresh_run_in_a_folder_that_holds_one_is_refused(tiny_model: Path, prompts: Path, tmp_path: Path):
     tree = settings(tiny_model, prompts, tmp_path)
     prepare(resolve(values=tree), folder=str(tmp_path / "mine"))

@@ -88,7 +88,7 @@ def test_a_supervisor_that_is_killed_takes_everything_with_it(
     assert ended(supervise(tmp_path, "finish")) == (0, "")
 
 
-@pytest.mark.spec("K18", "K14")
+@pytest.mark.spec("K18")
 def test_one_stage_that_fails_ends_all_and_its_error_is_shown(tmp_path: Path, mark: bytes) -> None:
     code, errors = ended(supervise(tmp_path, "fail", *STUBBORN))
     assert code == 1

@@ -136,7 +136,6 @@ def test_a_whole_run_goes_through_its_flow(api: str, run_file: Path, mark: bytes
     assert alive(mark) == []
 
 
-@pytest.mark.spec("K14")
 def test_one_stage_that_fails_ends_the_others_and_its_error_is_the_runs(
     api: str, folder: RunFolder, mark: bytes
 ) -> None:

@@ -36,7 +36,6 @@ def read_only(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         folder.chmod(0o755)
 
 
-@pytest.mark.spec("K38")
 def test_a_full_disk_is_said_and_leaves_nothing_half_written(small_disk: Path):
     store = LocalFilesystem(small_disk)
     assert store.put("groups/1", b"x" * (MEBIBYTE // 2))
@@ -46,7 +45,6 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(small_disk: Path):
     assert store.put("groups/2", b"y")
 
 
-@pytest.mark.spec("K38")
 def test_a_disk_full_during_a_checkpoint_leaves_the_previous_one(small_disk: Path, build: Build):
     store = LocalFilesystem(small_disk)
     store.put_folder("checkpoints/1-0", build(store, {"model": b"1" * (MEBIBYTE // 4)}))

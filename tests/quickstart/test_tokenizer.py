@@ -45,7 +45,6 @@ def test_a_reloaded_tokenizer_gives_the_same_ids_and_renders_the_same(
     assert _rendered(reloaded, CONVERSATION) == _rendered(tokenizer, CONVERSATION)
 
 
-@pytest.mark.spec("K34")
 def test_a_longer_conversation_begins_with_the_tokens_of_a_shorter_one(tokenizer: PreTrainedTokenizerFast) -> None:
     renderings = [_rendered(tokenizer, CONVERSATION[:turns]) for turns in range(1, len(CONVERSATION) + 1)]
     for shorter, longer in pairwise(renderings):

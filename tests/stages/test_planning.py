@@ -181,7 +181,6 @@ def test_a_plan_finds_its_samples_again(folder: RunFolder):
     assert plan.seed == make_plan(config, chosen, groups, NUMBERS).seed
 
 
-@pytest.mark.spec("K01")
 def test_consumed_tickets_pass_a_dropped_one():
     consumed = ConsumedTickets()
     for ticket in (0, 1, 3, 4, 2):

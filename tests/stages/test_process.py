@@ -62,7 +62,6 @@ def test_a_stage_that_returns_has_finished_and_its_log_has_the_lines(supervisor:
     assert lines[1].endswith(f"INFO agrpo.stages {stage.incarnation} has finished")
 
 
-@pytest.mark.spec("K14")
 def test_the_message_of_a_stage_that_raises_is_told_in_one_line(supervisor: Supervisor) -> None:
     stage = start(supervisor, "fail")
     with pytest.raises(StageFailed) as failure:
@@ -89,7 +88,6 @@ def test_leaving_early_is_no_success(supervisor: Supervisor, example: str, told:
         supervisor.wait(start(supervisor, example))
 
 
-@pytest.mark.spec("K14")
 def test_a_killed_stage_is_told_by_its_signal_and_its_last_lines(supervisor: Supervisor) -> None:
     with pytest.raises(StageFailed, match=r"was killed by SIGKILL: last output: two \| three \| four \(all"):
         supervisor.wait(start(supervisor, "kill_itself"))
@@ -210,13 +208,11 @@ def test_a_thread_left_behind_does_not_keep_a_stage_from_ending(supervisor: Supe
     assert "threads still running: straggler" in stage.output.last_lines()[-1]
 
 
-@pytest.mark.spec("K14")
 def test_a_stage_that_dies_is_started_again_as_often_as_allowed(supervisor: Supervisor, tmp_path: Path) -> None:
     supervisor.run(EXAMPLE, restarts=2, env={"EXAMPLE": "die_twice"})
     assert len(list((tmp_path / "deaths").iterdir())) == 2
 
 
-@pytest.mark.spec("K14")
 def test_one_death_more_than_allowed_fails(supervisor: Supervisor, tmp_path: Path) -> None:
     with pytest.raises(StageFailed, match="SIGKILL"):
         supervisor.run(EXAMPLE, restarts=2, env={"EXAMPLE": "kill_itself"})

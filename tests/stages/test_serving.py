@@ -57,7 +57,6 @@ def serve(folder: RunFolder, ready: WeightsReady, model: Path, *, ignoring_loads
     asyncio.run(served())
 
 
-@pytest.mark.spec("K10")
 def test_a_version_is_acknowledged_when_the_probe_agrees(published, tiny_model: Path):
     folder, ready = published
     serve(folder, ready, tiny_model)
@@ -66,7 +65,6 @@ def test_a_version_is_acknowledged_when_the_probe_agrees(published, tiny_model: 
     assert acknowledgement.probe_difference < 1e-4
 
 
-@pytest.mark.spec("K10")
 def test_an_engine_that_keeps_the_old_weights_is_found_out(published, tiny_model: Path):
     folder, ready = published
     with pytest.raises(ProbeMismatch, match=r"told to load version 1 and serves other weights.*log-prob of -\d"):

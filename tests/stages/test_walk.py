@@ -103,7 +103,6 @@ def test_every_request_has_a_seed_of_its_own_that_a_second_run_repeats(begin):
     assert len(set(seeds[0])) == 8
 
 
-@pytest.mark.spec("K02", "K05")
 def test_a_run_stopped_midway_goes_on_to_the_weights_it_would_have_had(begin):
     whole = begin("whole", **LOCKSTEP)
     walk(whole)

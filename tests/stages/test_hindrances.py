@@ -1,0 +1,117 @@
+"""Whole runs under hindrance: late weights, a lost rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agrpo.config import ModelSection, resolve
+from agrpo.engines import Engine
+from agrpo.engines.transformers import Transformers
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import group_from_arrow, scored_from_arrow
+from agrpo.records.rollout import StopReason, TurnRecord
+from agrpo.records.sampling import CompletionRequest
+from agrpo.records.seeds import derive_seed
+from agrpo.runs import prepare
+from agrpo.stages.keeping import Keeper
+from tests.stages.walk import Walk, dones, settings, walk
+
+LATE_SECONDS = 1.0
+
+
+def begin(tiny_model: Path, place: Path, **tables: object) -> RunFolder:
+    prompts = place / "prompts.jsonl"
+    rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
+    prompts.write_text("\n".join(json.dumps(row) for row in rows))
+    return prepare(resolve(values=settings(tiny_model, prompts, place, **tables)))
+
+
+@pytest.mark.spec("K11")
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_late_weights_delay_a_run_and_make_nothing_staler(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_staleness: int
+):
+    publish = Keeper.publish
+
+    def publish_late(keeper: Keeper, version: int, step: int) -> None:
+        time.sleep(LATE_SECONDS)
+        publish(keeper, version, step)
+
+    monkeypatch.setattr(Keeper, "publish", publish_late)
+    folder = begin(
+        tiny_model, tmp_path, asynchronous={"max_staleness": max_staleness}, stop={"max_steps": 5, "stall_seconds": 30}
+    )
+    walk(folder)
+    found = dones(folder)
+    assert len(found) == 5
+    assert max(sample.staleness for done in found for sample in done.samples) == max_staleness
+    assert sum(done.metrics["sample/dropped_stale_count"] for done in found) == 0
+
+
+class Forgetful:
+    """An engine that never answers one of its requests."""
+
+    def __init__(self, engine: Engine, forgotten: int, times: int) -> None:
+        self.engine = engine
+        self.forgotten = forgotten
+        self.times = times
+        self.load = engine.load
+        self.next_token_logprobs = engine.next_token_logprobs
+        self.close = engine.close
+        self.asked: Counter[int] = Counter()
+
+    async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
+        for request in requests:
+            self.asked[request.seed] += 1
+            if request.seed == self.forgotten and self.asked[request.seed] <= self.times:
+                await asyncio.Event().wait()
+        return await self.engine.complete(requests)
+
+
+@pytest.mark.spec("K13")
+@pytest.mark.parametrize(("times", "lost"), [(1, 0), (2, 1)])
+def test_a_lost_rollout_holds_up_no_step(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int, lost: int
+):
+    started = Transformers.__call__
+    forgotten = derive_seed(1, 2, 3, 0)  # ticket 2, rollout 3
+
+    def start(part: Transformers, model: ModelSection) -> Forgetful:
+        return Forgetful(started(part, model), forgotten, times)
+
+    monkeypatch.setattr(Transformers, "__call__", start)
+    folder = begin(
+        tiny_model,
+        tmp_path,
+        asynchronous={"max_staleness": 0},
+        engine={"request_timeout_seconds": 2.0},
+        step={"groups": 4},
+        stop={"max_steps": 1, "stall_seconds": 20},
+    )
+    walk(folder)
+    (done,) = dones(folder)
+    assert len(done.samples) == 16 - lost
+    groups = [group_from_arrow(folder.groups.read(ticket)) for ticket in range(4)]
+    failed = [rollout for group in groups for rollout in group.rollouts if rollout.failed]
+    assert [rollout.stop_reason for rollout in failed] == [StopReason.TIMEOUT] * lost
+    assert len(done.samples) + len(failed) == 16
+    told = [
+        folder.event(stream, number) for stream in folder.event_streams() for number in folder.event_numbers(stream)
+    ]
+    waits = [event.payload for event in told if event.kind == "rollouts_failed"]
+    assert [(wait["ticket"], wait["failed"], wait["waited_seconds"] >= 4.0) for wait in waits] == [(2, 1, True)] * lost
+    if lost:
+        assert scored_from_arrow(folder.scored.read(2)).scores[0].errors[3] == failed[0].error
+
+
+def test_a_stage_that_fails_ends_the_walk_with_its_error(tiny_model: Path, tmp_path: Path):
+    folder = begin(tiny_model, tmp_path, stop={"stall_seconds": 0.5})
+    with pytest.raises(TimeoutError, match=r"waited \d+ s for"):
+        Walk(folder).start("learner").join()
