@@ -18,7 +18,7 @@ HELD_OUT_LENGTHS = range(5, 16)
 VALUES = range(0, 60, 2)
 """What lists hold, each at most once. Even, because number_sorting's scorer lets every number of an answer be off by
 one: from neighbouring values a policy soon learns to repeat one in place of the next, which is rewarded and wrong."""
-TRAINING_PER_LENGTH = 1000
+TRAINING_PER_LENGTH = 1200
 HELD_OUT_PER_LENGTH = 100
 MOST_NUMBERS = max(HELD_OUT_LENGTHS)
 
@@ -91,7 +91,7 @@ SORTING = Task(
     warm_start_steps=400,
     # A list of n numbers is answered in 2n + 2 tokens.
     max_completion_length=2 * MOST_NUMBERS + 4,
-    max_steps=150,
+    max_steps=250,
     learning_rate=3e-4,
     betas=(0.9, 0.999),
     warmup_steps=10,
