@@ -41,7 +41,7 @@ quickstart: install ## Train a tiny model from scratch on this machine, and look
 	@$(PREFECT) $(BIN)/agrpo quickstart --dir "$(RUNS)" $(ARGS)
 
 test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
-	@$(BIN)/python -m pytest -n $(WORKERS) $(MARKS) --durations 10 $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(MARKS) --durations 10 $(ARGS)
 
 check: install ## Style, formatting and types
 	@$(BIN)/ruff check .

@@ -59,6 +59,11 @@ CHAT_TEMPLATE = (
 CORPUS = ["State the final answer to the following arithmetic problem: 4 + 5 - 2 =", "4+5=9;9-2=7", "hello there"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the README, which takes longest, so that the other workers do everything else meanwhile."""
+    items.sort(key=lambda item: item.path.name != "test_readme.py")
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run whose every test was skipped: it has shown nothing."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
