@@ -92,7 +92,9 @@ def train(
     document = folder.document()
     grace = load_settings(document).tree["stop"]["grace_seconds"]
     given: dict[str, Any] = {"stop": stop, "finish": finish, "restarts": restarts}
-    given["env"] = {"OMP_NUM_THREADS": str(document["threads"])}
+    # Threads that spin while they wait would take the cores from the other stages.
+    waiting = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    given["env"] = {"OMP_NUM_THREADS": str(document["threads"]), "OMP_WAIT_POLICY": waiting}
     with Supervisor(folder.url, folder.local / "logs", grace_seconds=grace) as supervisor, Watch(folder, stop) as watch:
         try:
             futures = {run_stage.submit(name, supervisor, **given): name for name in stages or STAGES}
