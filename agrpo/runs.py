@@ -18,6 +18,7 @@ from agrpo.config import RunConfig, Settings
 from agrpo.errors import AgrpoError, ConfigError, PromptError, RunNotFound
 from agrpo.prompts import DatasetRow, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem, probe
+from agrpo.queue.history import newest_done
 from agrpo.queue.run_folder import RunFolder
 from agrpo.rewards import check_reward
 
@@ -108,14 +109,7 @@ def _names(runs_dir: str) -> list[str]:
 
 def _summary(folder: RunFolder) -> RunSummary:
     document = folder.document()
-    attempts = [attempt for attempt in folder.attempts() if folder.done_steps(attempt)]
-    last = max(((step, attempt) for attempt in attempts for step in folder.done_steps(attempt)), default=None)
-    done = None
-    if last is not None:
-        from agrpo.queue.run_folder import StepKey
-
-        done = folder.done(StepKey(last[1], last[0]))
-    hint = folder.hint()
+    done, hint = newest_done(folder), folder.hint()
     return RunSummary(
         name=document["name"],
         url=folder.url,

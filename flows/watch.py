@@ -18,8 +18,8 @@ from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
 
 from agrpo.config import load_settings
-from agrpo.queue.lineage import lineage
-from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.queue.history import newest_done
+from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Done
 
 logger = logging.getLogger("agrpo.flows")
@@ -78,7 +78,7 @@ class Watch:
             self._stop.set()
 
     def _show(self) -> None:
-        done = newest_step(self._folder)
+        done = newest_done(self._folder)
         if done is None:
             return
         reward = done.metrics.get("reward")
@@ -98,13 +98,3 @@ class Watch:
         if end.get("max_steps"):
             return min(1.0, done.step / end["max_steps"])
         return min(1.0, done.num_prompts / (self._document["prompts_per_epoch"] * end["epochs"]))
-
-
-def newest_step(folder: RunFolder) -> Done | None:
-    """The last finished step of the run's history. None: there is none yet."""
-    for segment in reversed(lineage(folder.bases())):
-        steps = folder.done_steps(segment.attempt)
-        within = [step for step in steps if segment.last is None or step <= segment.last]
-        if within:
-            return folder.done(StepKey(segment.attempt, within[-1]))
-    return None

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agrpo.config import resolve
-from agrpo.queue.lineage import lineage
-from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.queue.history import done_steps
+from agrpo.queue.run_folder import RunFolder
 from agrpo.quickstart.evaluate import Evaluation, pass_rates
 from agrpo.quickstart.plots import plot_pass_rates, plot_rewards
 from agrpo.quickstart.prepare import Prepared, prepare
@@ -90,13 +90,8 @@ def prepared_task(name: str, *, seed: int, runs_dir: str, on_step: OnStep | None
 
 def rewards_of(folder: RunFolder) -> list[float]:
     """Mean reward of every step of the run's history."""
-    rewards: list[float] = []
-    for segment in lineage(folder.bases()):
-        for step in folder.done_steps(segment.attempt):
-            done = folder.done(StepKey(segment.attempt, step))
-            if done is not None and "reward" in done.metrics and (segment.last is None or step <= segment.last):
-                rewards.append(done.metrics["reward"])
-    return rewards
+    found = [folder.done(step) for step in done_steps(folder)]
+    return [done.metrics["reward"] for done in found if done is not None and "reward" in done.metrics]
 
 
 def _threads() -> int:
