@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,6 +55,9 @@ class ListFormat(enum.StrEnum):
 
 def main() -> None:
     """Run the command line. Errors are one message, not a traceback: exit 2 for settings, 1 for anything else."""
+    # As for `python -m agrpo`: rewards of the user's own are modules of the folder they work in.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     try:
         app()
     except ConfigError as error:
@@ -77,7 +81,7 @@ def quickstart(
             help="`thinking`: short sums, worked or answered at once; `sorting`: lists longer than the warm start showed."
         ),
     ] = "thinking",
-    seed: Annotated[int, typer.Option(help="Of the model, the warm start and the run.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of the model, the warm start and the run.")] = 1,
     runs_dir: DirOption = "./runs",
 ) -> None:
     """Train a tiny model from scratch on this machine, in minutes, and look at the run.
@@ -104,9 +108,12 @@ def train(
     Example: agrpo train run.toml --set optimizer.learning_rate=1e-5 --set stop.max_steps=100
     """
     from agrpo.config import resolve
-    from agrpo.runs import prepare
+    from agrpo.runs import prepare, refuse_problems
 
-    run = prepare(resolve(file, sets or []), folder=folder)
+    settings = resolve(file, sets or [])
+    refuse_problems(settings, folder=folder)
+    _ensure_prefect()
+    run = prepare(settings, folder=folder)
     _say(f"run {run.url}")
     _follow(run.url)
     _say_done(run.url)
@@ -152,7 +159,7 @@ def runs(
     elif not rows:
         _say(f"no runs in {runs_dir}; `agrpo quickstart` makes one")
     else:
-        _print_rows(list(rows[0])[:-1], [list(row.values())[:-1] for row in rows])
+        _print_rows(list(rows[0])[:-2], [list(row.values())[:-2] for row in rows])
 
 
 @app.command()
@@ -201,6 +208,13 @@ def check(
             origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
             print(f"{where} = {json.dumps(value)}  # {origin}")
     _say(f"{file}: nothing is wrong")
+
+
+def _ensure_prefect() -> None:
+    """Have Prefect's API at hand before a run is begun."""
+    from flows.server import ensure_api
+
+    ensure_api()
 
 
 def _follow(run_url: str) -> None:

@@ -15,6 +15,7 @@
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
     |-- EngineError            the engine cannot complete or load
+    |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
     |   `-- ProbeMismatch      the engine's weights are not the ones it was told to load
     |-- ModelError             the model cannot be trained as it is
     |-- CheckpointError        no checkpoint can be loaded
@@ -94,6 +95,10 @@ class RewardError(AgrpoError, RuntimeError):
 
 class EngineError(AgrpoError, RuntimeError):
     """The engine cannot complete a request or load weights."""
+
+
+class PromptRefused(EngineError):
+    """A prompt that the engine can never complete, such as one longer than the model's positions."""
 
 
 class ProbeMismatch(EngineError):

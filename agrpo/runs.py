@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shutil
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import agrpo
-from agrpo.config import RunConfig, Settings
+from agrpo.config import RunConfig, Settings, load_settings
 from agrpo.errors import AgrpoError, ConfigError, PromptError, RunNotFound
 from agrpo.prompts import DatasetRow, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem, probe
 from agrpo.queue.history import newest_done
 from agrpo.queue.run_folder import RunFolder
+from agrpo.records.progress import Hint
 from agrpo.rewards import check_reward
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
+LIVING_SECONDS = 10.0
+"""A run of which a stage has spoken since is running."""
 SPARE_BYTES = 64 * 2**20
 
 
@@ -38,7 +42,7 @@ class RunSummary:
     url: str
     created_at: datetime
     state: str
-    """`finished`, `unfinished` or `not started`."""
+    """`finished`, `running`, `unfinished` or `not started`."""
     steps: int
     max_steps: int | None
     reward: float | None
@@ -53,15 +57,21 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     return problems + _check_place(config, folder or config.run.dir)
 
 
+def refuse_problems(settings: Settings, *, folder: str | None = None) -> RunConfig:
+    """The checked settings. Raises `ConfigError` with everything that would keep the run from working."""
+    config = RunConfig.build(_with_whole_paths(settings))
+    problems = check(config, folder=folder)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
 def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     """Check everything and begin a run. `folder`: instead of `{run.dir}/{run.name}-{utc}`. Raises `ConfigError`.
 
     Nothing is written where something is wrong.
     """
-    config = RunConfig.build(settings)
-    problems = check(config, folder=folder)
-    if problems:
-        raise ConfigError(problems)
+    config = refuse_problems(settings, folder=folder)
     now = datetime.now(UTC)
     name = f"{config.run.name}-{now:%Y%m%dT%H%M%S}"
     url = folder or f"{config.run.dir.rstrip('/')}/{name}"
@@ -71,12 +81,26 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     return RunFolder.create(url, _document(config, name if folder is None else Path(url).name, now))
 
 
+def _with_whole_paths(settings: Settings) -> Settings:
+    """The same settings, such that they mean the same files from any folder."""
+    tree = {table: dict(values) if isinstance(values, dict) else values for table, values in settings.tree.items()}
+    for table in ("model", "prompts"):
+        values = tree.get(table)
+        path = values.get("path") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or not isinstance(path, str) or "://" in path:
+            continue
+        if os.path.exists(path) or path.startswith(".") or values.get("name") == "files":
+            values["path"] = os.path.abspath(path)
+    return Settings(tree=tree, origins=settings.origins)
+
+
 def find(run: str, runs_dir: str = "./runs") -> RunFolder:
     """The run that `run` means: a path or URL, `latest`, or the beginning of a name in `runs_dir`."""
     if "://" in run or Path(run, "run.json").exists():
         return RunFolder.open(run if "://" in run else str(Path(run).absolute()))
-    names = sorted(_names(runs_dir), key=lambda name: name[-15:])
+    names = sorted(_names(runs_dir), key=lambda name: _created_at(runs_dir, name))
     found = names[-1:] if run == "latest" else [name for name in names if name.startswith(run)]
+    found = [run] if run in found else found
     if len(found) == 1:
         return RunFolder.open(str(Path(runs_dir, found[0]).absolute()))
     if not found:
@@ -96,6 +120,10 @@ def connect(run: str | Path, runs_dir: str = "./runs") -> DuckDBPyConnection:
     return connect_to(Path(run) if Path(run).is_file() else find(str(run), runs_dir).database)
 
 
+def _created_at(runs_dir: str, name: str) -> str:
+    return json.loads(Path(runs_dir, name, "run.json").read_text()).get("created_at", "")
+
+
 def summaries(runs_dir: str = "./runs") -> list[RunSummary]:
     """The runs of a folder, oldest first."""
     folders = [RunFolder.open(str(Path(runs_dir, name).absolute())) for name in _names(runs_dir)]
@@ -103,6 +131,8 @@ def summaries(runs_dir: str = "./runs") -> list[RunSummary]:
 
 
 def _names(runs_dir: str) -> list[str]:
+    if "://" in runs_dir:
+        raise ConfigError(f"{runs_dir}: runs are looked up by name in local folders only; give the run's own URL")
     folder = Path(runs_dir)
     return [entry.name for entry in folder.iterdir() if (entry / "run.json").exists()] if folder.is_dir() else []
 
@@ -114,11 +144,19 @@ def _summary(folder: RunFolder) -> RunSummary:
         name=document["name"],
         url=folder.url,
         created_at=datetime.fromisoformat(document["created_at"]),
-        state="finished" if hint and hint.finished else "unfinished" if folder.attempts() else "not started",
+        state=_state(folder, hint),
         steps=done.step if done else 0,
         max_steps=document["settings"]["tree"]["stop"]["max_steps"],
         reward=done.metrics.get("reward") if done else None,
     )
+
+
+def _state(folder: RunFolder, hint: Hint | None) -> str:
+    if hint is not None and hint.finished:
+        return "finished"
+    if any(beat["at"] > time.time() - LIVING_SECONDS for beat in folder.beats()):
+        return "running"
+    return "unfinished" if folder.attempts() else "not started"
 
 
 def _document(config: RunConfig, name: str, now: datetime) -> dict[str, Any]:
@@ -133,11 +171,40 @@ def _document(config: RunConfig, name: str, now: datetime) -> dict[str, Any]:
         "config_digest": _digest(json.dumps(tree, sort_keys=True).encode()),
         "model_digests": _model_digests(config),
         "prompts_per_epoch": len(config.prompts.source()),
-        "threads": max(1, (os.cpu_count() or 2) // 2),
+        "prompts_digest": _prompts_digest(config),
+        "threads": max(1, _cores() // 2),
         "host": platform.node(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in ("torch", "transformers", "prefect", "duckdb", "pyarrow")},
     }
+
+
+def check_unchanged(folder: RunFolder) -> None:
+    """Refuse to go on with a run whose model files or prompts are others than it began with. Raises `ConfigError`."""
+    document = folder.document()
+    if "model_digests" not in document:
+        return
+    config = RunConfig.build(load_settings(document))
+    found = {**_model_digests(config), "prompts": _prompts_digest(config)}
+    began = {**document["model_digests"], "prompts": document["prompts_digest"]}
+    changed = sorted(name for name in found.keys() | began.keys() if found.get(name) != began.get(name))
+    if changed:
+        raise ConfigError(
+            f"{folder.url} began with other files than are there now; changed: {', '.join(changed)}. Put them back to resume "
+            "this run, or start a new one"
+        )
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+
+
+def _prompts_digest(config: RunConfig) -> str:
+    """Of the number of rows and the first of them."""
+    rows = config.prompts.source()
+    first = [dict(rows[index]) for index in range(min(len(rows), ROWS_CHECKED))]
+    return _digest(json.dumps([len(rows), first], sort_keys=True, default=str).encode())
 
 
 def _version(package: str) -> str | None:
@@ -206,6 +273,8 @@ def _check_row(rows: Any, index: int) -> None:
 
 def _check_place(config: RunConfig, place: str) -> list[str]:
     """Whether the run can be written, and fits."""
+    if place.startswith("memory://"):
+        return [f"run.dir: {place} is seen by one process only; a run needs a folder or an object store"]
     if "://" in place:
         return []
     standing = Path(place).absolute()

@@ -20,7 +20,7 @@ from urllib.request import ProxyHandler, build_opener
 from prefect.context import refresh_global_settings_context
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
 
-from agrpo.errors import DeadlineExceeded
+from agrpo.errors import DeadlineExceeded, StageFailed
 from agrpo.stages.reaper import Reaper
 
 START_SECONDS = 120.0
@@ -40,8 +40,14 @@ def _start_server() -> str:
     """The URL of its API. Prefect's threads write their last words before `atexit` ends it."""
     home = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
     home.mkdir(parents=True, exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+    except OSError as error:
+        raise StageFailed(
+            f"Prefect's server needs a port of 127.0.0.1 and gets none: {error.strerror}; free one, or start a server "
+            "elsewhere and set PREFECT_API_URL to its address"
+        ) from None
     command = ["server", "start", "--host", "127.0.0.1", "--port", str(port), "--no-ui", "--no-scheduler"]
     reaper = Reaper()
     with open(home / "server.log", "ab") as log:

@@ -25,7 +25,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from agrpo import runs
 from agrpo.config import RunConfig, Settings, load_settings, resolve
-from agrpo.errors import ConfigError, Stopped
+from agrpo.errors import ConfigError, RunNotFound, Stopped
 from agrpo.queue.run_folder import RunFolder
 from agrpo.quickstart.command import prepared_task
 from agrpo.stages import STAGES
@@ -186,6 +186,7 @@ def _run_folder(run: str | None, config: str | None, settings: list[str], runs_d
     with get_client(sync_client=True) as client:
         if run is not None:
             folder = runs.find(run, runs_dir)
+            runs.check_unchanged(folder)
         elif config is not None:
             folder = _begun_by(client.read_flow_run(flow_run.id).name, resolve(Path(config), settings))
         else:
@@ -195,5 +196,9 @@ def _run_folder(run: str | None, config: str | None, settings: list[str], runs_d
 
 
 def _begun_by(name: str, settings: Settings) -> RunFolder:
-    earlier = Path(RunConfig.build(settings).run.dir, name)
-    return runs.find(str(earlier)) if (earlier / "run.json").exists() else runs.prepare(settings)
+    """The run that an earlier try of the flow run called `name` began, else a new one."""
+    place = RunConfig.build(settings).run.dir.rstrip("/")
+    try:
+        return RunFolder.open(f"{place if '://' in place else Path(place).absolute()}/{name}")
+    except RunNotFound:
+        return runs.prepare(settings)

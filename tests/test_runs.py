@@ -56,7 +56,7 @@ def test_a_folder_that_holds_no_model_is_refused_with_what_it_lacks(prompts: Pat
         ([{"question": "1+1"}], "prompt"),
         ([{"prompt": "1+1"}], "expected a list of messages"),
         ([{"prompt": []}], "expected a list of messages"),
-        ([{"prompt": [{"content": "1+1"}]}], '"role" and "content"'),
+        ([{"prompt": [{"content": "1+1"}]}], 'lacks "role" or "content"'),
     ],
 )
 @pytest.mark.spec("A-009", "A-031")

@@ -57,6 +57,10 @@ def _parse_set(setting: str) -> tuple[list[str], Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
+    if value == {}:
+        raise ConfigError(
+            f"--set {setting}: an empty table sets nothing; name the key, such as --set stop.max_steps=10"
+        )
     return path.strip().split("."), value
 
 

@@ -138,7 +138,9 @@ class _Builder:
         )
 
     def _with_origin(self, problem: str) -> str:
-        origin = self.settings.origins.get(problem.partition(":")[0].partition(" = ")[0])
+        where = problem.partition(":")[0].partition(" = ")[0]
+        inside = (origin for key, origin in self.settings.origins.items() if key.startswith(f"{where}."))
+        origin = self.settings.origins.get(where) or next(inside, None)
         return f"{problem} ({origin})" if origin else problem
 
     def _refuse_unknown_tables(self) -> None:
@@ -230,7 +232,7 @@ class _Builder:
                 return None
             return RewardSection(**values, settings=knobs)
         except UnknownName as error:
-            self.problems.append(f'{where}.name: {error}, or "package.module:function" for one of yours')
+            self.problems.append(f'{where}.name: {error} Or name one of yours as "package.module:function"')
         except pydantic.ValidationError as error:
             self.problems += problems_of(error, own, f"{where}.")
         return None

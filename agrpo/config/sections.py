@@ -31,7 +31,7 @@ class RunSection:
 class ModelSection:
     """The policy that training starts from."""
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """Folder written by `save_pretrained`, or a hub id."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """In which weights are loaded, trained and published."""

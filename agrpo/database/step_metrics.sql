@@ -13,8 +13,9 @@ WITH consumed AS (
 ),
 consumed_rollouts AS (
     SELECT
-        attempt, step, num_completion_tokens, stop_reason = 'stop' AS terminated, duplicate, reward,
-        coalesce(drop_reason = 'stale', false) AS stale
+        attempt, step, num_prompt_tokens > 0 AS answered, num_completion_tokens, stop_reason = 'stop' AS terminated,
+        duplicate, reward, coalesce(drop_reason = 'stale', false) AS stale,
+        coalesce(drop_reason = 'oversize', false) AS oversize
     FROM consumed
     JOIN rollouts USING (ticket)
     JOIN scores USING (ticket, rollout_index)
@@ -31,7 +32,7 @@ completions AS (
         avg((NOT terminated)::INTEGER) AS "completions/clipped_ratio",
         avg(duplicate::INTEGER) AS "completions/duplicate_frac"
     FROM consumed_rollouts
-    WHERE num_completion_tokens > 0
+    WHERE answered
     GROUP BY attempt, step
 ),
 group_measures AS (
@@ -95,10 +96,13 @@ step_measures AS (
         (SELECT count(*) FROM live_step_groups AS g WHERE g.attempt = s.attempt AND g.step = s.step AND g.trained)
             AS "batch/groups_per_step",
         len(micro_batches) AS "batch/microbatches_per_step",
-        num_oversize AS "batch/dropped_oversize_count",
+        num_oversize + (
+            SELECT count(*) FROM consumed_rollouts AS r
+            WHERE r.attempt = s.attempt AND r.step = s.step AND oversize AND answered
+        ) AS "batch/dropped_oversize_count",
         (
             SELECT count(*) FROM consumed_rollouts AS r
-            WHERE r.attempt = s.attempt AND r.step = s.step AND stale AND num_completion_tokens > 0
+            WHERE r.attempt = s.attempt AND r.step = s.step AND stale AND answered
         ) AS "sample/dropped_stale_count"
     FROM step_samples AS s JOIN live_plans USING (attempt, step)
 ),

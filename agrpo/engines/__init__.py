@@ -20,7 +20,10 @@ class Engine(Protocol):
     """A running engine. All methods run on one asyncio loop."""
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
-        """One turn per request, in order, as sampled: ids, log-probs, versions, stop reason. Raises `EngineError`."""
+        """One turn per request, in order, as sampled: ids, log-probs, versions, stop reason.
+
+        Raises `PromptRefused` for a prompt it can never take, else `EngineError`.
+        """
         ...
 
     async def load(self, folder: Path, version: int) -> None:

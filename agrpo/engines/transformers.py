@@ -22,7 +22,8 @@ class Transformers:
     """
 
     threads: Annotated[int, Field(ge=1)] | None = None
-    """torch threads of this process. None: half the cores, at least 1."""
+    """torch threads of this process. None: as many as OMP_NUM_THREADS says, which a run sets for its stages, else half
+    the cores."""
     batch_rollouts: Annotated[int, Field(ge=1)] = 512
     """Most requests decoded at once."""
 
@@ -36,9 +37,11 @@ class Transformers:
                 f"the engine transformers needs torch and transformers, and {error.name} cannot be imported: {error}; "
                 "install both, or choose another engine.name"
             ) from error
-        return start(model, threads=self.threads or _half_the_cores(), batch_rollouts=self.batch_rollouts)
+        return start(model, threads=self.threads or _threads(), batch_rollouts=self.batch_rollouts)
 
 
-def _half_the_cores() -> int:
+def _threads() -> int:
+    if os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        return max(1, int(os.environ["OMP_NUM_THREADS"]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // 2)

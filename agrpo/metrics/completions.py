@@ -18,10 +18,14 @@ def measure(facts: StepFacts) -> dict[str, float]:
     ended: list[int] = []
     duplicates: list[bool] = []
     for group in facts.consumed:
-        for length, reason, duplicate in zip(
-            group.num_completion_tokens, group.stop_reasons, group.duplicates, strict=True
+        for prompted, length, reason, duplicate in zip(
+            group.num_prompt_tokens,
+            group.num_completion_tokens,
+            group.stop_reasons,
+            group.duplicates,
+            strict=True,
         ):
-            if length:
+            if prompted:
                 lengths.append(length)
                 duplicates.append(duplicate)
                 if reason is StopReason.STOP:

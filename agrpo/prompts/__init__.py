@@ -75,7 +75,10 @@ def prompt_of(row: DatasetRow, *, row_index: int, epoch: int = 0) -> Prompt:
 def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
     """The row's conversation. Raises `PromptError` that says what the column holds instead."""
     if "prompt" not in row:
-        raise PromptError(f'row {row_index} has no "prompt" column; its columns are: {", ".join(row)}')
+        raise PromptError(
+            f'row {row_index} has no "prompt" column; its columns are: {", ".join(row)}. Rename the one that holds the '
+            "conversation, a list of messages"
+        )
     messages = row["prompt"]
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
         raise PromptError(
@@ -84,7 +87,10 @@ def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
         )
     for message in messages:
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-            raise PromptError(f'row {row_index}: message {str(message)[:60]!r} has no "role" and "content"')
+            raise PromptError(
+                f'row {row_index}: message {str(message)[:60]!r} lacks "role" or "content"; expected such as '
+                '{"role": "user", "content": "…"}'
+            )
         if not isinstance(message["content"], str) and message["content"] is not None:
             raise PromptError(
                 f"row {row_index}: a message's content is {type(message['content']).__name__}; only text is supported"

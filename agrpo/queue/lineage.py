@@ -31,6 +31,31 @@ def lineage(bases: Mapping[int, Base]) -> list[Segment]:
     return segments[::-1]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An attempt of the chain, whether it has steps of its own or not."""
+
+    attempt: int
+    last: int | None
+    """Last of its steps, versions and checkpoints that counts; None: all it has."""
+
+
+def members(bases: Mapping[int, Base]) -> list[Member]:
+    """Every attempt of the chain, newest first.
+
+    One that died before a step of its own may still have published what its parent owed, or written a checkpoint.
+    """
+    living = [number for number, base in bases.items() if not base.void]
+    found: list[Member] = []
+    attempt, last = (max(living) if living else None), None
+    while attempt is not None:
+        found.append(Member(attempt=attempt, last=last))
+        base = bases[attempt]
+        last = base.base_step if last is None else min(last, base.base_step)
+        attempt = base.parent
+    return found
+
+
 def attempt_of(segments: list[Segment], step: int) -> int | None:
     """The attempt whose record of `step` counts; None before the first and for steps not reached by any bound."""
     for segment in segments:

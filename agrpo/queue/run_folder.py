@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,14 +184,6 @@ class RunFolder:
 
     def write_event(self, event: Event) -> bool:
         return self._write(f"events/{event.stream}/{event.number:08d}.json", event)
-
-    def copy_out(self, key: str, target: Path) -> bool:
-        """Copy the files published under `key` to a local folder. False: there are none."""
-        source = self.filesystem.local_folder(key)
-        if source is None:
-            return False
-        shutil.copytree(source, target, dirs_exist_ok=True)
-        return True
 
     def _numbers(self, prefix: str) -> list[int]:
         names = self.filesystem.list(prefix)

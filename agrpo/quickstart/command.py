@@ -31,7 +31,7 @@ QUESTIONS = (
         "ORDER BY step",
     ),
     (
-        "What became of the groups?",
+        "What became of the groups? (Equal rewards teach nothing: as the policy learns, more groups are dropped.)",
         "SELECT status, reason, count(*) AS num_groups FROM group_status GROUP BY ALL ORDER BY num_groups DESC",
     ),
     (
@@ -70,7 +70,7 @@ def run_quickstart(name: str, *, seed: int, runs_dir: str, terminal: Terminal) -
     after = pass_rates(Path(folder.local, "model"), rows, max_completion_length=task.max_completion_length)
     terminal.say(_measured(after))
     plots = _plot(task, prepared, folder, before, after)
-    _ask(folder, terminal)
+    _ask(folder, runs_dir, terminal)
     terminal.say(
         f"\nheld-out reward  {before.mean_reward:.3f} -> {after.mean_reward:.3f}   (temperature 1, seed {seed})"
     )
@@ -129,12 +129,13 @@ def _plot(task: Task, prepared: Prepared, folder: RunFolder, before: Evaluation,
     return plots
 
 
-def _ask(folder: RunFolder, terminal: Terminal) -> None:
+def _ask(folder: RunFolder, runs_dir: str, terminal: Terminal) -> None:
     from agrpo.database.queries import query
 
     terminal.say("\nthree questions to the database:")
     for question, sql in QUESTIONS:
-        terminal.say(f'\n{question}\n  agrpo sql latest "{sql}"')
+        place = "" if runs_dir == "./runs" else f" --dir {runs_dir}"
+        terminal.say(f'\n{question}\n  agrpo sql latest{place} "{sql}"')
         terminal.show(query(folder.database, sql))
 
 

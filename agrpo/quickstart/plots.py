@@ -25,7 +25,7 @@ def plot_rewards(rewards: Sequence[float], file: Path, *, title: str) -> None:
     figure, axes = _axes(title)
     steps = range(1, len(rewards) + 1)
     axes.plot(steps, rewards, "o", color=GREY, markersize=4, label="each step")
-    axes.plot(steps, smoothed(rewards), color=BLUE, linewidth=2.5, label=f"mean of {SMOOTHED_STEPS} steps")
+    axes.plot(steps, smoothed(rewards), color=BLUE, linewidth=2.5, label=f"mean of the last {SMOOTHED_STEPS} steps")
     axes.set_xlabel("optimizer step", fontsize=LABEL_POINTS)
     axes.set_ylabel("mean reward (0 to 1)", fontsize=LABEL_POINTS)
     _save(figure, axes, file, legend="lower right")

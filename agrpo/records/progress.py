@@ -95,6 +95,10 @@ class Plan:
     """Micro-batches: numbers into `samples`."""
     num_replaced: int = 0
     """Dropped groups that took no place of the step, so that others came instead."""
+    untrained_in_a_row: int = 0
+    """Groups dropped since the last one that could be trained, this plan's included."""
+    num_updates: int = 0
+    """Optimizer updates of the history, this step's included; an empty step is none."""
     num_oversize: int = 0
     """Samples left out because they are longer than `step.micro_tokens`."""
     num_trained_tokens: int

@@ -64,10 +64,6 @@ class ScoredGroup:
     scored_at: float = 0.0
     """Unix seconds."""
 
-    @property
-    def num_scored(self) -> int:
-        return sum(not math.isnan(reward) for reward in self.rewards)
-
 
 def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:
     """Weighted sum per rollout over the sources that gave a value, NaN where none did (A-117 to A-119).

@@ -7,15 +7,16 @@ seed, ticket, rollout, turn), and how far it may run ahead is read from the run 
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 import time
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.engines import Engine
-from agrpo.errors import DeadlineExceeded, PromptError
+from agrpo.errors import DeadlineExceeded, EngineError, PromptError, PromptRefused, StoreError
 from agrpo.prompts import PromptOrder
 from agrpo.queue.run_folder import EventStream, RunFolder
-from agrpo.queue.versions import newest_version
+from agrpo.queue.versions import newest_after, newest_version
 from agrpo.records.arrow import group_to_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Hint, WeightsReady
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.01
 HINT_SECONDS = 0.05
+FAILED_GROUPS_TO_STOP = 8
+"""Groups in a row without a single answer: the engine is broken, not the prompts."""
 BEAT_SECONDS = 1.0
 
 
@@ -70,8 +73,14 @@ class _Generator:
         self.hint = Hint(limit_ticket=0, dropped=0, floor=0)
         self.lookahead = _Lookahead(folder, config)
         self.next_ticket = 0
+        self.version_waits = False
+        """A newer version is published, and requests still run that may not see another one."""
+        self.failed_in_a_row = 0
+        self.unserved: str | None = None
+        """Why the newest version cannot be loaded."""
         self.looked_at = 0.0
         self.told_at = 0.0
+        self.listed_at = 0.0
         self.moved_at = time.monotonic()
 
     async def generate(self) -> None:
@@ -89,7 +98,7 @@ class _Generator:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
         if time.monotonic() - self.looked_at >= HINT_SECONDS:
             await self._look()
-        while self.serving is not None and self._may_start(self.next_ticket):
+        while self.serving is not None and not self.version_waits and self._may_start(self.next_ticket):
             self._start(self.next_ticket)
         ended = [ticket for ticket, task in self.running.items() if task.done()]
         for ticket in ended:
@@ -105,6 +114,8 @@ class _Generator:
         await asyncio.sleep(POLL_SECONDS)
 
     def _waiting_for(self) -> str:
+        if self.unserved is not None:
+            return f"weights that can be loaded ({self.unserved})"
         if self.serving is None:
             return "the first version of the weights"
         if self.running:
@@ -124,16 +135,32 @@ class _Generator:
             self.folder.beat("generator", None if self.running else self._waiting_for(), self.looked_at - self.moved_at)
 
     async def _load_newest(self) -> None:
-        ready = newest_version(self.folder)
+        ready = self._newest()
         if ready is None or (self.serving is not None and ready.version == self.serving.version):
             return
-        if self.running and (self.config.lockstep or self.config.sampling.reproducible):
+        self.version_waits = bool(self.running) and (self.config.lockstep or self.config.sampling.reproducible)
+        if self.version_waits:
             return
-        await serve_version(self.folder, self.engine, ready, self.context.incarnation, self.config.model.dtype)
+        try:
+            await serve_version(self.folder, self.engine, ready, self.context.incarnation, self.config.model.dtype)
+        except StoreError as error:
+            # A learner that begins writes them again; until then the version served so far goes on.
+            if self.unserved is None:
+                logger.warning("version %d cannot be served yet: %s", ready.version, error)
+            self.unserved = str(error)
+            return
+        self.unserved = None
         self.serving, self.base = ready, ready.attempt
         self.moved_at = time.monotonic()
         logger.info("serving version %d (step %d)", ready.version, ready.step)
         self.events.write("version_served", version=ready.version, step=ready.step)
+
+    def _newest(self) -> WeightsReady | None:
+        """The newest version; the chain of attempts is read again once a second."""
+        if self.serving is not None and self.looked_at - self.listed_at < BEAT_SECONDS:
+            return newest_after(self.folder, self.serving)
+        self.listed_at = self.looked_at
+        return newest_version(self.folder)
 
     def _take_over(self) -> None:
         """Groups that an earlier incarnation claimed and did not publish are generated first."""
@@ -184,11 +211,15 @@ class _Generator:
         claimed_at = time.time()
         assert self.serving is not None
         version = self.serving.version
-        prompt, refusal = self._prompt(ticket)
-        rollouts = []
-        if refusal is None:
+        prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
+        try:
+            prompt = self.order.prompt(ticket)
+            ids = self.renderer.render(prompt.messages)
             seeds = (self.config.run.seed, ticket)
-            rollouts = await sample_group(self.engine, self.renderer, prompt, self.config.sampling, seeds)
+            rollouts = await sample_group(self.engine, self.renderer, ids, self.config.sampling, seeds)
+        except (PromptError, PromptRefused) as error:
+            logger.warning("ticket %d: prompt refused: %s", ticket, error)
+            refusal = str(error)
         first = [turn.output_versions[0] for rollout in rollouts for turn in rollout.turns[:1] if turn.output_versions]
         group = RolloutGroup(
             ticket=ticket,
@@ -206,16 +237,10 @@ class _Generator:
             logger.info("ticket %d was published by another worker first", ticket)
         self._tell_failures(group)
 
-    def _prompt(self, ticket: int) -> tuple[Prompt, str | None]:
-        """The ticket's prompt, and why it is refused if it cannot be asked."""
-        try:
-            return self.order.prompt(ticket), None
-        except PromptError as error:
-            logger.warning("ticket %d: prompt refused: %s", ticket, error)
-            return Prompt(id="", messages=[]), str(error)
-
     def _tell_failures(self, group: RolloutGroup) -> None:
+        """Say which rollouts failed. Raises `EngineError` where nothing comes back any more."""
         failed = [rollout for rollout in group.rollouts if rollout.failed]
+        self.failed_in_a_row = self.failed_in_a_row + 1 if failed and len(failed) == len(group.rollouts) else 0
         if failed:
             waited = max(rollout.duration_seconds for rollout in failed)
             logger.warning(
@@ -229,6 +254,11 @@ class _Generator:
                 waited_seconds=waited,
                 reason=failed[0].error,
             )
+        if self.failed_in_a_row >= FAILED_GROUPS_TO_STOP:
+            raise EngineError(
+                f"the engine answered no request of {self.failed_in_a_row} groups in a row, last: {failed[0].error}; the "
+                "prompts are not to blame. Mend the engine, then `agrpo resume` this run"
+            )
 
 
 class _Lookahead:
@@ -237,7 +267,9 @@ class _Lookahead:
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self._folder = folder
         self._zero_variance = config.zero_variance
-        self._seen: dict[int, bool] = {}
+        self._seen: set[int] = set()
+        self._replaced: list[int] = []
+        """Tickets that take no place, ascending."""
         self._next = 0
 
     def dropped_before(self, ticket: int) -> int:
@@ -245,7 +277,10 @@ class _Lookahead:
             if number not in self._seen:
                 data = self._folder.scored.read(number)
                 assert data is not None, f"scored slot {number} was listed and is gone"
-                self._seen[number] = fills_step(scored_from_arrow(data).marks, self._zero_variance)
+                self._seen.add(number)
+                if not fills_step(scored_from_arrow(data).marks, self._zero_variance):
+                    bisect.insort(self._replaced, number)
         while self._next in self._seen:
+            self._seen.remove(self._next)
             self._next += 1
-        return sum(not fills for number, fills in self._seen.items() if number < ticket)
+        return bisect.bisect_left(self._replaced, ticket)

@@ -7,15 +7,15 @@ import time
 
 from agrpo.checkpoints.single import read_checkpoint, write_checkpoint
 from agrpo.config import RunConfig
-from agrpo.errors import CheckpointError
+from agrpo.errors import CheckpointError, StoreError
 from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.probe import make_probe
-from agrpo.queue.lineage import Segment
+from agrpo.queue.lineage import Member, members
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import newest_version
 from agrpo.records.progress import CheckpointState, WeightsReady, dump, load
 from agrpo.stages.execution import Trainee
-from agrpo.weights.filesystem import write_weights
+from agrpo.weights.filesystem import check_weights, write_weights
 
 logger = logging.getLogger(__name__)
 
@@ -59,16 +59,30 @@ class Keeper:
         self._events.write("published", attempt=self._attempt, version=version, step=step, digest=digest)
         self._delete_old_weights(version)
 
-    def is_published(self, segments: list[Segment], version: int) -> bool:
-        """Whether a version record exists on the lineage."""
-        return any(self._folder.version(segment.attempt, version) is not None for segment in segments)
+    def is_published(self, version: int) -> bool:
+        """Whether a version record exists on the chain."""
+        chain = members(self._folder.bases())
+        return any(self._folder.version(member.attempt, version) is not None for member in chain)
 
-    def mend_version(self, segments: list[Segment], step: int) -> None:
-        """Write the newest version's weights again, if they are those of `step` and their folder is gone."""
+    def damaged_version(self) -> WeightsReady | None:
+        """The newest version, if its weights are gone or not those of its record."""
         newest = newest_version(self._folder)
-        if newest is not None and newest.step == step and self._folder.filesystem.local_folder(newest.folder) is None:
-            logger.warning("the weights of version %d are gone; writing them again", newest.version)
-            self._write_weights(newest.folder)
+        if newest is None:
+            return None
+        weights = self._folder.filesystem.local_folder(newest.folder)
+        try:
+            if weights is not None:
+                check_weights(weights, newest.digest)
+                return None
+        except StoreError as error:
+            logger.warning("the weights of version %d are damaged: %s", newest.version, error)
+        return newest
+
+    def mend(self, damaged: WeightsReady) -> None:
+        """Write a version's weights again: the trainee has reached its step."""
+        logger.warning("writing the weights of version %d again", damaged.version)
+        self._folder.filesystem.delete(damaged.folder)
+        self._write_weights(damaged.folder)
 
     def _write_weights(self, key: str) -> None:
         scratch = self._folder.filesystem.scratch()
@@ -98,14 +112,15 @@ class Keeper:
         for name in self._folder.filesystem.list("checkpoints")[:-CHECKPOINTS_KEPT]:
             self._folder.filesystem.delete(f"checkpoints/{name}")
 
-    def load_checkpoint(self, segments: list[Segment], last_step: int) -> CheckpointState | None:
-        """Load the newest checkpoint of the lineage up to `last_step` whose hashes verify.
+    def load_checkpoint(self, last_step: int) -> CheckpointState | None:
+        """Load the newest checkpoint of the chain up to `last_step` whose hashes verify.
 
         None: the lineage has none, so the run begins again at its first weights, which are a function of the settings.
         """
+        chain = members(self._folder.bases())
         for name in reversed(self._folder.filesystem.list("checkpoints")):
             step, attempt = (int(number) for number in name.split("-"))
-            if step > last_step or not _is_on(segments, attempt, step):
+            if step > last_step or not _is_on(chain, attempt, step):
                 continue
             source = self._folder.filesystem.local_folder(f"checkpoints/{name}")
             if source is None:
@@ -135,8 +150,5 @@ class Keeper:
         self._folder.filesystem.put_folder("model", scratch)
 
 
-def _is_on(segments: list[Segment], attempt: int, step: int) -> bool:
-    return any(
-        segment.attempt == attempt and segment.first - 1 <= step and (segment.last is None or step <= segment.last)
-        for segment in segments
-    )
+def _is_on(chain: list[Member], attempt: int, step: int) -> bool:
+    return any(member.attempt == attempt and (member.last is None or step <= member.last) for member in chain)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import ReplayMismatch, RewardError
@@ -57,7 +58,8 @@ class _Learner:
         self.version = -1
         self.replaced = 0
         """Consumed groups that took no place of a step."""
-        self.trained_anything = False
+        self.num_updates = 0
+        self.untrained_in_a_row = 0
 
     def learn(self) -> None:
         inheritance = begin_attempt(self.folder)
@@ -80,7 +82,8 @@ class _Learner:
         )
         for plan in adopted:
             self._finish(plan, self._material(plan))
-        while not self._is_last():
+        self.chooser.untrained_in_a_row = self.untrained_in_a_row
+        while not self._is_last() and not self.chooser.spent:
             if not self._train_step():
                 break
         self._end()
@@ -93,26 +96,32 @@ class _Learner:
         accede(self.folder, Inheritance(attempt=self.attempt, segments=[], last_step=0, half_done=[]))
         self.version = 0
         self.keeper.publish(self.version, self.step)
+        self.done_at = time.monotonic()
         return []
 
     def _inherit(self, inheritance: Inheritance) -> list[Plan]:
         """Load the newest checkpoint that verifies and replay the steps after it, to the very weights published."""
         segments, last = inheritance.segments, inheritance.last_step
-        state = self.keeper.load_checkpoint(segments, last)
+        damaged = self.keeper.damaged_version()
+        state = self.keeper.load_checkpoint(last if damaged is None else min(last, damaged.step))
         if state is not None:
             self.consumed = ConsumedTickets(state.floor, set(state.consumed))
             self.trainee.num_tokens, self.trainee.num_prompts = state.num_tokens, state.num_prompts
             self.step, self.version, self.replaced = state.step, state.version, state.num_replaced
+            if state.step > 0:
+                self._recall(plan_of(self.folder, segments, state.step))
         else:
             self.version = 0
         logger.info("continuing from the checkpoint of step %d, replaying steps to %d", self.step, last)
-        self.keeper.mend_version(segments, self.step)
-        for step in range(self.step + 1, last + 1):
-            self._replay(plan_of(self.folder, segments, step), done_of(self.folder, segments, step))
-            self.keeper.mend_version(segments, step)
+        for step in range(self.step, last + 1):
+            if step > self.step:
+                self._replay(plan_of(self.folder, segments, step), done_of(self.folder, segments, step))
+            if damaged is not None and damaged.step == step:
+                self.keeper.mend(damaged)
         adopted = accede(self.folder, inheritance)
-        if not self.keeper.is_published(segments, self.version):
+        if not self.keeper.is_published(self.version):
             self.keeper.publish(self.version, self.step)
+        self.done_at = time.monotonic()
         return adopted
 
     def _replay(self, plan: Plan, recorded: Done) -> None:
@@ -125,8 +134,19 @@ class _Learner:
                 f"{recorded.grad_norm!r}. The same machine, packages and threads replay a run exactly; resume it there"
             )
         self._count(plan)
+        self._keep_others_waiting()
         logger.info("step %d replayed: digest %s", plan.step, done.digest[:12])
         self.events.write("replayed", attempt=self.attempt, step=plan.step, digest=done.digest)
+
+    def _recall(self, plan: Plan) -> None:
+        """Take over what a done plan says of the history up to it."""
+        self.num_updates, self.untrained_in_a_row = plan.num_updates, plan.untrained_in_a_row
+
+    def _keep_others_waiting(self) -> None:
+        """Write the old hint once more, so that those who wait for it see that somebody is at work."""
+        hint = self.folder.hint()
+        if hint is not None:
+            self.folder.write_hint(replace(hint, written_at=time.time()))
 
     def _material(self, plan: Plan, chosen: Chosen | None = None) -> StepMaterial:
         consumed = chosen.consumed if chosen else [self._scored(ticket) for ticket in plan.consumed]
@@ -153,7 +173,8 @@ class _Learner:
             attempt=self.attempt,
             step=step,
             version=self.version,
-            learning_rate=self.rate(step),
+            num_updates=self.num_updates,
+            learning_rate=self.rate(self.num_updates + 1),
             publish=self.version + 1 if step % self.config.asynchronous.weight_sync_steps == 0 else None,
             config_digest=self.config_digest,
         )
@@ -165,27 +186,27 @@ class _Learner:
         return not (chosen.exhausted or chosen.spent)
 
     def _say_spent(self, chosen: Chosen) -> None:
-        """A whole pass gave nothing to train: the end of a run that has learned all, a failure of one that never did."""
+        """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
         reasons = Counter(drop.reason.value for drop in chosen.drops)
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        if not self.trained_anything:
+        if self.num_updates == 0:
             raise RewardError(
-                f"no group could be trained in a whole pass over {self.prompts_per_epoch} prompts: {why}; read some rollouts "
+                f"no group could be trained in two passes over {self.prompts_per_epoch} prompts: {why}; read some rollouts "
                 f'with `agrpo sql {self.folder.url} "SELECT * FROM rollouts_with_rewards LIMIT 10"` and check the rewards'
             )
-        logger.warning("the run ends: a whole pass over the prompts gave no group to train (%s)", why)
+        logger.warning("the run ends: two passes over the prompts gave no group to train (%s)", why)
         self.events.write("spent", attempt=self.attempt, step=self.step, reasons=dict(reasons))
 
     def _finish(self, plan: Plan, material: StepMaterial) -> None:
         """From the plan to the published version."""
         done = carry_out(self.config, self.trainee, material)
+        self.done_at = time.monotonic()
         self.folder.write_done(done)
         check_fence(self.folder, self.attempt)
         self._count(plan)
         if plan.publish is not None:
             self.keeper.publish(plan.publish, plan.step)
-        self.done_at = time.monotonic()
-        self.run_ahead.step_consumed(plan.consumed, plan.num_replaced)
+        self.run_ahead.step_consumed(material.consumed, plan.num_replaced)
         self.run_ahead.tell(self.consumed, set())
         self.folder.beat("learner", None)
         logger.info(progress_line(done, self.config.stop.max_steps))
@@ -197,7 +218,7 @@ class _Learner:
         for ticket in plan.consumed:
             self.consumed.add(ticket)
         self.replaced += plan.num_replaced
-        self.trained_anything |= not plan.empty
+        self._recall(plan)
         self.step = plan.step
         if plan.publish is not None:
             self.version = plan.publish

@@ -71,7 +71,8 @@ class Chosen:
     exhausted: bool = False
     """No further prompt is to come."""
     spent: bool = False
-    """A whole pass over the prompts gave nothing to train."""
+    """See `Chooser.spent`."""
+    untrained_in_a_row: int = 0
 
     @property
     def consumed(self) -> list[ScoredGroup]:
@@ -111,7 +112,16 @@ class Chooser:
         self._stop = stop
         self._tell = tell
         self._beat = beat
-        self._untrained_in_a_row = 0
+        self.untrained_in_a_row = 0
+        """Groups dropped since the last one that could be trained; late ones and those the engine failed do not count."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether two passes' worth of groups in a row gave nothing to train.
+
+        Two, since every pass has an order of its own: only then was each prompt asked at least once.
+        """
+        return self.untrained_in_a_row >= max(2 * self._prompts_per_epoch, self._config.step.groups)
 
     def choose(self, version: int) -> Chosen:
         """Wait for the groups of one step under policy `version`. Consumes nothing: a plan does."""
@@ -130,6 +140,7 @@ class Chooser:
             )
             taken.add(scored.ticket)
             self._place(chosen, scored, version)
+        chosen.untrained_in_a_row = self.untrained_in_a_row
         return chosen
 
     def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
@@ -167,13 +178,13 @@ class Chooser:
         reason = self._reason(scored, version)
         if reason is None:
             chosen.groups.append(scored)
-            self._untrained_in_a_row = 0
+            self.untrained_in_a_row = 0
             return
         chosen.drops.append(Drop(ticket=scored.ticket, reason=reason))
         chosen.dropped.append(scored)
         chosen.num_replaced += reason is DropReason.STALE or not fills_step(scored.marks, self._config.zero_variance)
-        self._untrained_in_a_row += 1
-        chosen.spent = self._untrained_in_a_row >= max(self._prompts_per_epoch, self._config.step.groups)
+        self.untrained_in_a_row += reason not in (DropReason.STALE, DropReason.FAILED)
+        chosen.spent = self.spent
 
     def _reason(self, scored: ScoredGroup, version: int) -> DropReason | None:
         kept = frozenset({Mark.EQUAL_REWARDS}) if self._config.zero_variance == "keep" else frozenset()
@@ -193,6 +204,8 @@ class StepNumbers:
     step: int
     version: int
     """Newest published version."""
+    num_updates: int
+    """Optimizer updates before the step."""
     learning_rate: float
     publish: int | None
     config_digest: str
@@ -205,6 +218,7 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
         samples += _samples_of(config, scored, groups[scored.ticket], numbers.version)
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
     lengths = [len(sample.sequence.tokens) for sample in fitting]
+    num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
     return Plan(
         attempt=numbers.attempt,
         step=numbers.step,
@@ -223,7 +237,9 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
         rows=config.packing.place(lengths, config.step.micro_tokens) if fitting else [],
         num_replaced=chosen.num_replaced,
         num_oversize=len(samples) - len(fitting),
-        num_trained_tokens=sum(sample.sequence.num_trained for sample in fitting),
+        num_trained_tokens=num_trained_tokens,
+        untrained_in_a_row=chosen.untrained_in_a_row,
+        num_updates=numbers.num_updates + (num_trained_tokens > 0),
         version=numbers.version,
         learning_rate=numbers.learning_rate,
         seed=derive_seed(config.run.seed, "step", numbers.step),

@@ -30,7 +30,7 @@ from typing import IO, Self
 from agrpo.errors import StageFailed, Stopped
 from agrpo.stages.context import new_incarnation
 from agrpo.stages.output import LogFile, StageOutput
-from agrpo.stages.reaper import Reaper
+from agrpo.stages.reaper import Reaper, descendants, end_relatives
 from agrpo.stages.report import ErrorReport, receive
 
 logger = logging.getLogger(__name__)
@@ -181,6 +181,7 @@ class Supervisor:
         with stage.lock:
             if stage.kill_at is None and not self._ended(stage):
                 stage.kill_at = time.monotonic() + self.grace_seconds
+        relatives = descendants({stage.pid})
         self._ask(stage)
         if not self._await_end(stage, stage.kill_at or 0.0):
             with stage.lock:
@@ -188,6 +189,7 @@ class Supervisor:
                     _signal_group(stage.pid, signal.SIGKILL)
         if self._await_end(stage, time.monotonic() + KILL_SECONDS):
             self._finish(stage)
+            end_relatives(relatives)
             return
         stage.undying = True
         logger.error(

@@ -8,6 +8,7 @@ from agrpo.config import RunConfig
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import scored_from_arrow
 from agrpo.records.progress import Hint
+from agrpo.records.score import ScoredGroup
 from agrpo.stages.planning import ConsumedTickets
 from agrpo.staleness import limit_ticket
 
@@ -32,12 +33,12 @@ class RunAhead:
         self._told: Hint | None = None
         self._told_at = 0.0
 
-    def step_consumed(self, tickets: list[int], dropped: int) -> None:
+    def step_consumed(self, groups: list[ScoredGroup], dropped: int) -> None:
         """A plan consumed these groups, `dropped` of which took no place of the step."""
-        self._step_tokens = float(sum(self._tokens.get(ticket, 0) for ticket in tickets)) or self._step_tokens
+        self._step_tokens = float(sum(sum(group.num_forwarded_tokens) for group in groups)) or self._step_tokens
         self._dropped += dropped
-        for ticket in tickets:
-            self._tokens.pop(ticket, None)
+        for group in groups:
+            self._tokens.pop(group.ticket, None)
 
     def tell(self, consumed: ConsumedTickets, taken: set[int], dropped: int = 0, *, finished: bool = False) -> None:
         """Write the hint, where it says something new; unless the run is finished, not more often than generators look.

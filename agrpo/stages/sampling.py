@@ -6,10 +6,12 @@ import asyncio
 import time
 from typing import Any
 
+from jinja2 import TemplateError
+
 from agrpo.config import ModelSection
 from agrpo.engines import Engine
-from agrpo.errors import EngineError, ModelError
-from agrpo.records.prompt import Message, Prompt
+from agrpo.errors import EngineError, ModelError, PromptError, PromptRefused
+from agrpo.records.prompt import Message
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
@@ -36,10 +38,13 @@ class Renderer:
         self.stop_ids = frozenset(_stop_ids(model, self._tokenizer))
 
     def render(self, messages: list[Message]) -> list[int]:
-        """Prompt tokens, ending where the model is to answer."""
-        rendered = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **self._keywords
-        )
+        """Prompt tokens, ending where the model is to answer. Raises `PromptError` for what the template cannot take."""
+        try:
+            rendered = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False, **self._keywords
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            raise PromptError(f"the model's chat template cannot render this prompt: {error}") from None
         return [int(token) for token in rendered]
 
     def text(self, ids: list[int]) -> str:
@@ -66,14 +71,13 @@ def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:
 
 
 async def sample_group(
-    engine: Engine, renderer: Renderer, prompt: Prompt, sampling: Sampling, seeds: tuple[int, int]
+    engine: Engine, renderer: Renderer, prompt_ids: list[int], sampling: Sampling, seeds: tuple[int, int]
 ) -> list[Rollout]:
-    """The group's rollouts. `seeds`: (run seed, ticket).
+    """The rollouts of a rendered prompt. `seeds`: (run seed, ticket). Raises `PromptRefused`.
 
     A rollout that fails is a fact with its reason. Where requests must repeat bit for bit they are one batch, and no
     clock decides: a failure is raised.
     """
-    prompt_ids = renderer.render(prompt.messages)
     requests = [
         CompletionRequest(
             prompt_ids=prompt_ids,
@@ -105,6 +109,8 @@ async def _sample_one(engine: Engine, renderer: Renderer, index: int, request: C
                 turns = await engine.complete([request])
         except TimeoutError:
             continue
+        except PromptRefused:
+            raise
         except EngineError as error:
             return _failed(index, request, StopReason.ENGINE_ERROR, str(error), time.monotonic() - began)
         if len(turns) != 1:

@@ -12,6 +12,7 @@ from agrpo.errors import DeadlineExceeded
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.progress import Hint
 from agrpo.records.sample import sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
 from agrpo.rewards.sandbox import RewardRunner
@@ -43,6 +44,7 @@ class _Scorer:
         self.running: dict[int, asyncio.Task[None]] = {}
         self.finished: set[int] = set()
         self.floor = 0
+        self.hint: Hint | None = None
         self.told_at = 0.0
         self.moved_at = time.monotonic()
 
@@ -73,6 +75,8 @@ class _Scorer:
                 f"{self.config.stop.stall_seconds:.0f} s (stop.stall_seconds)"
             )
         hint = self.folder.hint()
+        if hint != self.hint:
+            self.hint, self.moved_at = hint, self.told_at
         if hint is not None:
             self.floor = max(self.floor, hint.floor)
             self.finished = {ticket for ticket in self.finished if ticket >= self.floor}
@@ -87,6 +91,7 @@ class _Scorer:
         for ticket in waiting[: MOST_AT_ONCE - len(self.running)]:
             if ticket not in self.finished:
                 self.running[ticket] = asyncio.create_task(self._score_group(ticket))
+                self.moved_at = time.monotonic()
 
     async def _score_group(self, ticket: int) -> None:
         data = self.folder.groups.read(ticket)

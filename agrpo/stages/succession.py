@@ -73,7 +73,8 @@ def accede(folder: RunFolder, inheritance: Inheritance) -> list[Plan]:
     """
     attempt = inheritance.attempt
     adopted = [
-        replace(plan, attempt=attempt, adopted_from=plan.adopted_from or plan.attempt) for plan in inheritance.half_done
+        replace(plan, attempt=attempt, adopted_from=plan.attempt if plan.adopted_from is None else plan.adopted_from)
+        for plan in inheritance.half_done
     ]
     for plan in adopted:
         folder.write_plan(plan)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.stages.reaper import LOOK_SECONDS
+
 SUPERVISE = Path(__file__).parent / "supervise.py"
 ROOT = SUPERVISE.parent.parent.parent
 STUBBORN = ["hold_a_port", "ignore_sigterm", "hold_the_interpreter", "have_children", "work"]
@@ -116,5 +118,16 @@ def test_a_reaper_that_was_killed_is_replaced(tmp_path: Path, mark: bytes) -> No
     until(lambda: any(b"reaper.py" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in alive(mark)), 10)
     os.kill(pids[1], signal.SIGSTOP)
     program.kill()
+    ended(program)
+    until(lambda: not alive(mark), 10)
+
+
+@pytest.mark.spec("K18")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_descendant_in_a_session_of_its_own_is_ended_too(tmp_path: Path, mark: bytes, number: int) -> None:
+    program = supervise(tmp_path, "have_a_child_in_a_session_of_its_own")
+    started(program, tmp_path, 1)
+    time.sleep(3 * LOOK_SECONDS)  # by then the reaper knows of it
+    program.send_signal(number)
     ended(program)
     until(lambda: not alive(mark), 10)

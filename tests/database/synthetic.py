@@ -109,7 +109,7 @@ def add_scores(
         rewards=rewards,
         scores=scores,
         marks=frozenset({Mark.FAILED}) if failed else marks_of(rewards),
-        num_prompt_tokens=[3] * len(rewards),
+        num_prompt_tokens=[3 if rollout.turns else 0 for rollout in group.rollouts],
         num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
         num_forwarded_tokens=[sum(len(own.tokens) for own in sequences_of(rollout)) for rollout in group.rollouts],
         stop_reasons=[rollout.stop_reason for rollout in group.rollouts],

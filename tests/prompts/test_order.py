@@ -57,7 +57,7 @@ def test_no_rows_are_refused():
     [
         ("2+3?", "expected a list of messages"),
         ([], "expected a list of messages"),
-        ([{"text": "2+3?"}], 'no "role" and "content"'),
+        ([{"text": "2+3?"}], 'lacks "role" or "content"'),
         ([{"role": "user", "content": [{"type": "image"}]}], "content is list; only text is supported"),
     ],
 )

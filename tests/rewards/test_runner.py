@@ -52,15 +52,17 @@ def test_a_group_without_rollouts_starts_nothing() -> None:
 
 
 @pytest.mark.spec("A-200")
-def test_a_batch_of_the_wrong_length_is_judged_one_by_one() -> None:
-    assert score(section_of("sizes_differ"), group_of("a", "b", "c"))[0].values == [1.0, 1.0, 1.0]
+def test_an_answer_of_the_wrong_length_is_no_answer() -> None:
+    (scored,) = score(section_of("sizes_differ"), group_of("a", "b", "c"))
+    assert scored.values == [None, None, None]
+    assert all("for 3 completions; expected one per completion" in (error or "") for error in scored.errors)
 
 
 @pytest.mark.spec("A-200")
 def test_a_judge_that_is_never_right_about_the_length_gives_no_values() -> None:
     (scored,) = score(section_of("returns"), group_of("a", "b", value="[1.0] * 3"))
     assert scored.values == [None, None]
-    assert scored.errors == ["it returned 3 values for 1 completions; expected one per completion"] * 2
+    assert scored.errors == ["it returned 3 values for 2 completions; expected one per completion"] * 2
 
 
 def test_a_reward_that_needs_the_whole_group_is_not_asked_about_one() -> None:

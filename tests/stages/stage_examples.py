@@ -121,6 +121,16 @@ def leave_children(context: StageContext) -> None:
     child.stdout.readline()
 
 
+def have_a_child_in_a_session_of_its_own(context: StageContext) -> None:
+    """As a reward's template is: it ends with its parent's pipe, unless it is stopped."""
+    read_end, _ = os.pipe()
+    code = f"import os; os.read({read_end}, 1)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], pass_fds=(read_end,), start_new_session=True)
+    os.kill(child.pid, signal.SIGSTOP)
+    _say_ready(context)
+    context.stop.wait()
+
+
 def hold_a_port(context: StageContext) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         Path(context.run_url, "port").write_text(str(server.getsockname()[1]))

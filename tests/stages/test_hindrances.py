@@ -14,6 +14,7 @@ import pytest
 from agrpo.config import ModelSection, resolve
 from agrpo.engines import Engine
 from agrpo.engines.transformers import Transformers
+from agrpo.errors import EngineError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.rollout import StopReason, TurnRecord
@@ -109,6 +110,34 @@ def test_a_lost_rollout_holds_up_no_step(
     assert [(wait["ticket"], wait["failed"], wait["waited_seconds"] >= 4.0) for wait in waits] == [(2, 1, True)] * lost
     if lost:
         assert scored_from_arrow(folder.scored.read(2)).scores[0].errors[3] == failed[0].error
+
+
+class Broken:
+    """An engine that answers a few calls and then never again."""
+
+    def __init__(self, engine: Engine, answered: int) -> None:
+        self.engine = engine
+        self.left = answered
+        self.load = engine.load
+        self.next_token_logprobs = engine.next_token_logprobs
+        self.close = engine.close
+
+    async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
+        self.left -= 1
+        if self.left < 0:
+            raise EngineError("the device is lost")
+        return await self.engine.complete(requests)
+
+
+def test_an_engine_that_answers_nothing_more_stops_the_run_instead_of_eating_its_prompts(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    started = Transformers.__call__
+    monkeypatch.setattr(Transformers, "__call__", lambda part, model: Broken(started(part, model), 16))
+    folder = begin(tiny_model, tmp_path, asynchronous={"max_staleness": 2}, stop={"max_steps": 30, "stall_seconds": 20})
+    with pytest.raises(EngineError, match="answered no request of 8 groups in a row, last: the device is lost"):
+        walk(folder)
+    assert len(folder.groups.numbers()) < 20
 
 
 def test_a_stage_that_fails_ends_the_walk_with_its_error(tiny_model: Path, tmp_path: Path):

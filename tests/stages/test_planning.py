@@ -13,7 +13,7 @@ from agrpo.records.progress import DropReason
 from agrpo.stages.planning import Chooser, ConsumedTickets, StepNumbers, make_plan, read_groups, samples_of_plan
 from tests.stages.groups import a_config, a_group, publish
 
-NUMBERS = StepNumbers(attempt=0, step=1, version=0, learning_rate=1e-3, publish=1, config_digest="c")
+NUMBERS = StepNumbers(attempt=0, step=1, version=0, num_updates=0, learning_rate=1e-3, publish=1, config_digest="c")
 
 
 def a_chooser(
@@ -152,12 +152,12 @@ def test_the_last_step_of_the_prompts_may_be_short(folder: RunFolder):
 
 
 @pytest.mark.spec("K26")
-def test_a_whole_pass_without_a_group_to_train_ends_the_choice(folder: RunFolder):
-    for ticket in range(4):
+def test_two_passes_without_a_group_to_train_end_the_choice(folder: RunFolder):
+    for ticket in range(8):
         publish(folder, a_group(ticket), (1.0, 1.0))
     chosen = a_chooser(folder, a_config(), prompts_per_epoch=4).choose(0)
     assert chosen.spent
-    assert len(chosen.drops) == 4
+    assert len(chosen.drops) == 8
 
 
 def test_being_asked_to_stop_ends_the_wait(folder: RunFolder):

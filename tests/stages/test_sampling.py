@@ -13,13 +13,12 @@ import pytest
 from agrpo.config import ModelSection
 from agrpo.engines.scripted import Scripted
 from agrpo.errors import EngineError, ModelError
-from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
 from agrpo.stages.sampling import Renderer, sample_group
 
-PROMPT = Prompt(id="p", messages=[{"role": "user", "content": "4 + 5 ="}])
+MESSAGES = [{"role": "user", "content": "4 + 5 ="}]
 
 
 class Interfered:
@@ -62,7 +61,8 @@ def sampled(
     async def sample() -> list[Rollout]:
         engine = Interfered(interfere)
         await engine.load(Path("none"), 3)
-        return await sample_group(engine, Renderer(ModelSection(path=str(model))), PROMPT, sampling, (1, 7))
+        renderer = Renderer(ModelSection(path=str(model)))
+        return await sample_group(engine, renderer, renderer.render(MESSAGES), sampling, (1, 7))
 
     return asyncio.run(sample())
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agrpo.config import resolve
-from agrpo.errors import ReplayMismatch, RewardError
+from agrpo.errors import ConfigError, ReplayMismatch, RewardError
 from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.queue.versions import newest_version
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
-from agrpo.records.progress import dump
-from agrpo.runs import prepare
+from agrpo.records.progress import DropReason, dump
+from agrpo.runs import check_unchanged, prepare
+from agrpo.stages.keeping import Keeper
+from agrpo.weights.filesystem import check_weights
 from tests.stages.walk import Walk, dones, settings, walk
 
 LOCKSTEP = {"asynchronous": {"max_staleness": 0}, "engine": {"reproducible": True}}
@@ -33,7 +37,8 @@ def begin(tiny_model: Path, prompts: Path, tmp_path: Path):
     """Begins a run with settings laid over the small one."""
 
     def begun(name: str = "run", **tables: Any) -> RunFolder:
-        tree = settings(tiny_model, prompts, tmp_path, **tables)
+        file = tables.pop("file", prompts)
+        tree = settings(tiny_model, file, tmp_path, **tables)
         return prepare(resolve(values=tree), folder=str(tmp_path / name))
 
     return begun
@@ -161,9 +166,7 @@ def test_a_step_with_nothing_to_train_leaves_the_weights_as_they_are(begin):
 @pytest.mark.spec("K19", "K26")
 def test_a_run_in_which_no_group_can_be_trained_ends_with_the_reasons(begin):
     folder = begin(reward="never_any", asynchronous={"max_staleness": 1})
-    with pytest.raises(
-        RewardError, match="no group could be trained in a whole pass over 12 prompts: 12 too_few_scores"
-    ):
+    with pytest.raises(RewardError, match="no group could be trained in two passes over 12 prompts: 24 too_few_scores"):
         walk(folder)
 
 
@@ -182,3 +185,64 @@ def test_documents_of_a_run_are_readable_json(begin):
     plan = folder.plan(StepKey(0, 1))
     assert json.loads(dump(plan))["schema"] == "Plan"
     assert folder.document()["settings"]["tree"]["async"]["max_staleness"] == 0
+
+
+def test_a_run_stopped_before_its_first_plan_goes_on(begin):
+    folder = begin(stop={"max_steps": 1}, **LOCKSTEP)
+    first = Walk(folder).start("learner")
+    first.until(lambda: bool(folder.versions(0)))
+    first.stop.set()
+    first.threads[0].join(60)
+    walk(folder)
+    assert [done.step for done in dones(folder, 1)] == [1]
+    assert newest_version(folder).step == 1
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged"])
+def test_weights_of_the_newest_version_that_are_lost_are_written_again(begin, harm: str):
+    folder = begin(stop={"max_steps": 2}, **LOCKSTEP)
+    walk(folder)
+    newest = newest_version(folder)
+    file = Path(folder.url, newest.folder, "model.safetensors")
+    if harm == "damaged":
+        file.write_bytes(file.read_bytes()[:-1] + b"x")
+    else:
+        folder.filesystem.delete(newest.folder)
+    walk(folder)
+    check_weights(folder.filesystem.local_folder(newest.folder), newest.digest)
+
+
+def test_a_prompt_too_long_for_the_model_is_refused_alone(begin, prompts: Path, tmp_path: Path):
+    rows = prompts.read_text().splitlines()
+    long = {"prompt": [{"role": "user", "content": "1 + " * 4000}]}
+    file = tmp_path / "with_a_long_one.jsonl"
+    file.write_text("\n".join([*rows[:3], json.dumps(long)]))
+    folder = begin(file=file, stop={"max_steps": None, "epochs": 1}, **LOCKSTEP)
+    walk(folder)
+    drops = [drop for step in folder.done_steps(0) for drop in folder.plan(StepKey(0, step)).drops]
+    assert [drop.reason for drop in drops] == [DropReason.REFUSED_PROMPT]
+    assert "leaves no room for a completion" in scored_from_arrow(folder.scored.read(drops[0].ticket)).refusal
+
+
+@pytest.mark.spec("A-348")
+def test_the_time_of_a_step_holds_the_publish_before_it(begin, monkeypatch: pytest.MonkeyPatch):
+    publish = Keeper.publish
+
+    def publish_late(keeper: Keeper, version: int, step: int) -> None:
+        time.sleep(0.5)
+        publish(keeper, version, step)
+
+    monkeypatch.setattr(Keeper, "publish", publish_late)
+    folder = begin(stop={"max_steps": 3}, **LOCKSTEP)
+    walk(folder)
+    assert all(done.metrics["perf/step_s"] >= 0.5 for done in dones(folder)[1:])
+
+
+def test_a_run_whose_prompts_have_changed_is_not_resumed(begin, prompts: Path, tmp_path: Path):
+    file = tmp_path / "changing.jsonl"
+    file.write_text(prompts.read_text())
+    folder = begin(file=file)
+    check_unchanged(folder)
+    file.write_text(prompts.read_text().replace("0+2", "0+3"))
+    with pytest.raises(ConfigError, match="began with other files than are there now; changed: prompts"):
+        check_unchanged(folder)

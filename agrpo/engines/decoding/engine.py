@@ -13,7 +13,7 @@ from agrpo.config import ModelSection
 from agrpo.engines.decoding.calls import Call
 from agrpo.engines.decoding.model import NOT_LOADED, Model, load_model
 from agrpo.engines.decoding.worker import Worker
-from agrpo.errors import DeadlineExceeded, EngineError
+from agrpo.errors import DeadlineExceeded, EngineError, PromptRefused
 from agrpo.records.rollout import TurnRecord
 from agrpo.records.sampling import CompletionRequest
 
@@ -67,13 +67,13 @@ class DecodingEngine:
         return logits[0].float().log_softmax(-1)[list(of)].tolist()
 
     def _most_tokens(self, request: CompletionRequest) -> int:
-        """What `max_completion_length` and the model's positions leave for the completion. Raises `EngineError`."""
+        """What `max_completion_length` and the model's positions leave for the completion. Raises `PromptRefused`."""
         self._check_ids(request.prompt_ids)
         length, limit = len(request.prompt_ids), self._model.max_positions
         if length == 0:
-            raise EngineError("a prompt of 0 tokens; a model needs at least one token to continue")
+            raise PromptRefused("a prompt of 0 tokens; a model needs at least one token to continue")
         if limit is not None and length >= limit:
-            raise EngineError(
+            raise PromptRefused(
                 f"a prompt of {length} tokens leaves no room for a completion: the model's max_position_embeddings is {limit}; "
                 "shorten or drop the prompt"
             )

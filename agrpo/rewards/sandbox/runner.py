@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FAILED_GROUPS_TO_STOP = 8
+REASONS_TOLD = 20
+"""Different reasons that are said aloud; every one is recorded."""
 """Groups in a row of which a reward judged no completion. So long a streak is the reward's fault, not the texts'."""
 
 
@@ -35,6 +37,7 @@ class RewardRunner:
         self._opening = asyncio.Lock()
         self._closed = False
         self._failed_groups = 0
+        self._told: set[str] = set()
 
     async def score(self, group: RolloutGroup) -> Score:
         """The reward's values for every rollout of the group. The first call starts the reward's process.
@@ -71,8 +74,7 @@ class RewardRunner:
             return await calls.judge(shown)
         except CallFailed as failure:
             self._stop_if_asked(group, str(failure))
-            logger.info("group %d: %s failed: %s", group.ticket, self._section.name, failure)
-            if calls.whole_group or len(shown.rollouts) == 1:
+            if failure.is_final or calls.whole_group or len(shown.rollouts) == 1:
                 return [Verdict(value=None, error=str(failure)) for _ in shown.rollouts]
         alone = [replace(shown, rollouts=[rollout]) for rollout in shown.rollouts]
         return await asyncio.gather(*(_judge_alone(calls, one) for one in alone))
@@ -96,6 +98,10 @@ class RewardRunner:
         reasons = [verdict.error for verdict in verdicts if verdict.error is not None]
         if not verdicts:
             return
+        for reason in set(reasons) - self._told:
+            if len(self._told) < REASONS_TOLD:
+                logger.warning("reward %s gave a completion no value: %s", self._section.name, reason)
+            self._told.add(reason)
         self._failed_groups = self._failed_groups + 1 if len(reasons) == len(verdicts) else 0
         if self._failed_groups >= FAILED_GROUPS_TO_STOP:
             raise RewardError(

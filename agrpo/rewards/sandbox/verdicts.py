@@ -10,10 +10,16 @@ from numbers import Real
 from pathlib import Path
 
 LONGEST_REASON = 500
+WRONG_ANSWER = "it returned "
 
 
 class CallFailed(Exception):
     """A call gave no values at all. The message is the reason, fit for the record."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the reward ended well and answered wrongly: to ask it again would make its answer look right."""
+        return str(self).startswith(WRONG_ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +34,10 @@ class Verdict:
 def verdicts_of(returned: object, count: int) -> list[Verdict]:
     """One verdict per completion. Raises `CallFailed` for anything but a list of `count` entries (A-200)."""
     if isinstance(returned, str | bytes | Mapping) or not isinstance(returned, Iterable):
-        raise CallFailed(f"it returned {type(returned).__name__}; expected a list with one entry per completion")
+        raise CallFailed(f"{WRONG_ANSWER}{type(returned).__name__}; expected a list with one entry per completion")
     entries: list[object] = [*returned]
     if len(entries) != count:
-        raise CallFailed(f"it returned {len(entries)} values for {count} completions; expected one per completion")
+        raise CallFailed(f"{WRONG_ANSWER}{len(entries)} values for {count} completions; expected one per completion")
     return [_verdict(entry) for entry in entries]
 
 
