@@ -145,7 +145,13 @@ def server(newcomer: Newcomer) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}/api"
     process = _background(newcomer, f"prefect server start --host 127.0.0.1 --port {port} --no-ui")
     try:
-        _wait_for(lambda: newcomer_succeeds(newcomer, f"curl -sf {url}/health"), "the server", 120)
+        _wait_for(
+            lambda: newcomer_succeeds(
+                newcomer, f"python -c 'import httpx; httpx.get(\"{url}/health\").raise_for_status()'"
+            ),
+            "the server",
+            120,
+        )
         yield url
     finally:
         _end(process)
