@@ -83,6 +83,22 @@ def test_check_prints_the_resolved_settings_with_their_origins(finished: Path, t
     assert "step.groups = 8  # default" in told
 
 
+def test_rewards_are_modules_of_the_folder_one_works_in(finished: Path, tiny_model: Path, tmp_path: Path):
+    (tmp_path / "my_rewards.py").write_text(
+        "def long(completion_ids, **columns):\n    return [1.0 for _ in completion_ids]\n"
+    )
+    file = tmp_path / "run.toml"
+    file.write_text(
+        f'[model]\npath = "{tiny_model}"\n[prompts]\nname = "files"\npath = "{finished}/prompts.jsonl"\n'
+        '[[rewards]]\nname = "my_rewards:long"\n[stop]\nmax_steps = 1\n'
+    )
+    script = Path(sys.executable).parent / "agrpo"
+    done = subprocess.run(
+        [script, "check", file], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.spec("K39")
 def test_a_bad_run_starts_nothing_and_writes_nothing(tmp_path: Path):
     file = tmp_path / "run.toml"

@@ -138,13 +138,19 @@ def test_a_run_keeps_its_resolved_settings_and_what_they_are_read_with(tiny_mode
 
 
 def test_runs_are_found_by_path_by_the_beginning_of_a_name_and_as_latest(tmp_path: Path):
-    for name in ("one-20260101T000000", "two-20250101T000000"):
-        RunFolder.create(str(tmp_path / name), {"name": name})
+    for name, year in (("one-20260101T000000", 2026), ("two-20250101T000000", 2025), ("mine", 2024)):
+        RunFolder.create(str(tmp_path / name), {"name": name, "created_at": f"{year}-01-01T00:00:00+00:00"})
     assert find("latest", str(tmp_path)).url.endswith("one-20260101T000000")
     assert find("two", str(tmp_path)).url.endswith("two-20250101T000000")
     assert find(str(tmp_path / "two-20250101T000000")).url.endswith("two-20250101T000000")
-    with pytest.raises(RunNotFound, match="it holds: two-20250101T000000, one-20260101T000000"):
+    with pytest.raises(RunNotFound, match="it holds: mine, two-20250101T000000, one-20260101T000000"):
         find("three", str(tmp_path))
+
+
+def test_a_whole_name_is_found_although_another_begins_with_it(tmp_path: Path):
+    for name in ("few", "fewer"):
+        RunFolder.create(str(tmp_path / name), {"name": name})
+    assert find("few", str(tmp_path)).url.endswith("/few")
 
 
 def test_a_beginning_that_two_runs_share_is_refused(tmp_path: Path):

@@ -34,11 +34,8 @@ def begin(tiny_model: Path, place: Path, **tables: object) -> RunFolder:
     return prepare(resolve(values=settings(tiny_model, prompts, place, **tables)))
 
 
-@pytest.mark.spec("K11")
-@pytest.mark.parametrize("max_staleness", [0, 1])
-def test_late_weights_delay_a_run_and_make_nothing_staler(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_staleness: int
-):
+@pytest.fixture
+def late_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = Keeper.publish
 
     def publish_late(keeper: Keeper, version: int, step: int) -> None:
@@ -46,6 +43,20 @@ def test_late_weights_delay_a_run_and_make_nothing_staler(
         publish(keeper, version, step)
 
     monkeypatch.setattr(Keeper, "publish", publish_late)
+
+
+@pytest.mark.usefixtures("late_weights")
+def test_stages_without_work_wait_while_the_learner_still_has_some(tiny_model: Path, tmp_path: Path):
+    # Everything is generated in the first second; the learner takes twelve, more than any single wait may.
+    folder = begin(tiny_model, tmp_path, asynchronous={"max_staleness": 12}, stop={"max_steps": 12, "stall_seconds": 8})
+    walk(folder)
+    assert len(dones(folder)) == 12
+
+
+@pytest.mark.spec("K11")
+@pytest.mark.usefixtures("late_weights")
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_late_weights_delay_a_run_and_make_nothing_staler(tiny_model: Path, tmp_path: Path, max_staleness: int):
     folder = begin(
         tiny_model, tmp_path, asynchronous={"max_staleness": max_staleness}, stop={"max_steps": 5, "stall_seconds": 30}
     )
