@@ -129,7 +129,8 @@ class _Generator:
         if hint is not None and hint != self.hint:
             self.hint = hint
             self.moved_at = self.looked_at
-        await self._load_newest()
+        if self.unserved is None or self.looked_at - self.told_at >= BEAT_SECONDS:
+            await self._load_newest()
         if self.looked_at - self.told_at >= BEAT_SECONDS:
             self.told_at = self.looked_at
             self.folder.beat("generator", None if self.running else self._waiting_for(), self.looked_at - self.moved_at)

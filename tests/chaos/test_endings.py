@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agrpo.stages.reaper import LOOK_SECONDS
+from tests.processes import alive, marked, until
 
 SUPERVISE = Path(__file__).parent / "supervise.py"
 ROOT = SUPERVISE.parent.parent.parent
@@ -26,30 +27,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 @pytest.fixture(autouse=True)
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
     """An environment variable that every process started by the test inherits, whoever its parent becomes."""
-    monkeypatch.setenv("AGRPO_TEST_MARK", str(tmp_path))
-    mark = f"AGRPO_TEST_MARK={tmp_path}".encode()
-    yield mark
-    for pid in alive(mark):
-        os.kill(pid, signal.SIGKILL)
-
-
-def alive(mark: bytes) -> list[int]:
-    """Processes with the mark. One that is dead and not yet reaped has no environment left."""
-    found: list[int] = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue
-    return found
-
-
-def until(fact: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
+    yield from marked(tmp_path, monkeypatch)
 
 
 def supervise(folder: Path, *examples: str, **env: str) -> subprocess.Popen[str]:

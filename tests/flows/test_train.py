@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from agrpo.config import resolve
 from agrpo.errors import ConfigError, StageFailed
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs import prepare
+from tests.processes import alive, marked, until
 from tests.stages.walk import settings
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,29 +49,7 @@ def folder(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
     """Set in every process that the test starts."""
-    monkeypatch.setenv("AGRPO_TEST_MARK", str(tmp_path))
-    mark = f"AGRPO_TEST_MARK={tmp_path}".encode()
-    yield mark
-    for pid in alive(mark):
-        os.kill(pid, signal.SIGKILL)
-
-
-def alive(mark: bytes) -> list[int]:
-    found: list[int] = []
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark in environ.read_bytes().split(b"\0"):
-                found.append(int(environ.parent.name))
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue
-    return found
-
-
-def until(fact: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.05)
+    yield from marked(tmp_path, monkeypatch)
 
 
 def runs_named(name: str):
