@@ -1,0 +1,62 @@
+"""The command line: every page of `commands/` is one command, called as its page is."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import sys
+from typing import NoReturn
+
+import typer
+
+from agrpo.cli import commands
+from agrpo.errors import AgrpoError, ConfigError
+
+app = typer.Typer(
+    name="agrpo",
+    help="Asynchronous GRPO: reinforcement learning of language models on verifiable rewards.\n\n"
+    "A run is a folder: its rollouts, its write-ahead log, its weights, and a database to ask in SQL while it goes on.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Run the command line. Errors are one message, not a traceback: exit 2 for settings, 1 for anything else."""
+    # As for `python -m agrpo`: rewards of the user's own are modules of the folder they work in.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        app()
+    except ConfigError as error:
+        _fail("cannot run with these settings:\n" + "\n".join(f"  - {problem}" for problem in error.problems), 2)
+    except AgrpoError as error:
+        _fail(f"{type(error).__name__}: {error}", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; `agrpo resume latest` goes on from the last finished step", 130)
+    except BrokenPipeError:
+        # Whoever read the output has enough of it, as `head` has. Python would complain once more at its own end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _register() -> None:
+    """Offer the commands by panel, in the panels' order."""
+    pages = [
+        importlib.import_module(f"{commands.__name__}.{page.name}") for page in pkgutil.iter_modules(commands.__path__)
+    ]
+    panels = list(commands.Panel)
+    for page in sorted(pages, key=lambda page: panels.index(page.PANEL)):
+        name = page.__name__.rpartition(".")[2]
+        app.command(name, rich_help_panel=page.PANEL.value)(getattr(page, name))
+
+
+_register()

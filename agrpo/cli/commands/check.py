@@ -1,0 +1,39 @@
+"""`agrpo check`: what is wrong with a run's settings, before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agrpo.cli.arguments import SetOption
+from agrpo.cli.commands import Panel
+from agrpo.cli.printing import say
+from agrpo.errors import ConfigError
+
+PANEL = Panel.TRAIN
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run's settings.")],
+    sets: SetOption = None,
+) -> None:
+    """Say everything that is wrong with a run's settings, model, prompts, rewards and place, and start nothing.
+
+    Prints the resolved settings with the origin of each when all is well.
+    """
+    from agrpo.config import RunConfig, resolve
+    from agrpo.runs import check as find_problems
+
+    config = RunConfig.build(resolve(file, sets or []))
+    problems = find_problems(config)
+    if problems:
+        raise ConfigError(problems)
+    for table, values in config.settings.tree.items():
+        for key, value in values.items() if isinstance(values, dict) else [(None, value) for value in values]:
+            where = table if key is None else f"{table}.{key}"
+            origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
+            print(f"{where} = {json.dumps(value)}  # {origin}")
+    say(f"{file}: nothing is wrong")
