@@ -1,7 +1,7 @@
 """Imports only go down, and each third party has one landlord.
 
-    errors <- records <- config, loading, registry, staleness, tensors, waiting <- rooms <- stages, recipes, runs
-    <- quickstart <- flows, trainer, cli
+    errors <- records <- config, loading, registry, staleness, tensors, waiting <- rooms
+    <- instruments, stages, recipes, runs <- quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
 """
@@ -31,6 +31,7 @@ LAYERS = {
     "staleness": 2,
     "tensors": 2,
     "waiting": 2,
+    "instruments": 4,
     "stages": 4,
     "recipes": 4,
     "runs": 4,
