@@ -1,0 +1,105 @@
+"""Duplicates: rollouts that repeat another of their group, token by token (A-362 to A-364)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+
+from agrpo.instruments.diagnosis.evidence import Evidence, percent
+from agrpo.instruments.diagnosis.finding import NOTHING, Finding, Severity
+
+NEAR_ZERO = 0.05
+"""Up to this share of duplicates sampling looks independent."""
+NEAR_ALL = 0.9
+"""Of (G - 1)/G, the share when all rollouts of a group of G are the same."""
+JUMP = 0.3
+"""Rise between the medians of the steps on both sides of a step that counts as a jump."""
+SIDE = 5
+"""Steps on each side."""
+OPEN_ANSWER = 2.0
+"""Nats per answer: two answers of a policy this undecided are the same one time in seven at least, but seldom always."""
+LEAST_RISE = 0.1
+"""Smallest rise of the share that counts."""
+LEAST_FALL = 0.2
+"""Smallest fall of entropy that counts, in parts of what it was."""
+
+
+def findings(evidence: Evidence) -> Iterator[Finding]:
+    """One reading at most."""
+    share = evidence.mean("completions/duplicate_frac")
+    rollouts = evidence.setting("engine.num_generations")
+    if share is None:
+        return
+    if share <= NEAR_ZERO:
+        yield _healthy(evidence, share)
+    elif rollouts and share >= NEAR_ALL * (rollouts - 1) / rollouts and _suddenly(evidence) and not _decided(evidence):
+        yield _not_random(evidence, share, rollouts)
+    else:
+        yield from _collapse(evidence)
+
+
+def _healthy(evidence: Evidence, share: float) -> Finding:
+    return Finding(
+        rule="A-362",
+        severity=Severity.GOOD,
+        title="Rollouts are sampled independently",
+        reading=f"{percent(share)} of the rollouts repeat another of their group.",
+        change=NOTHING,
+    )
+
+
+def _not_random(evidence: Evidence, share: float, rollouts: int) -> Finding:
+    nats = _answer_nats(evidence)
+    open_still = "" if nats is None else f" Yet the policy leaves {nats:.1f} nats open per answer."
+    return Finding(
+        rule="A-363",
+        severity=Severity.WARNING,
+        title="Sampling is no longer random",
+        reading=f"{percent(share)} of the rollouts repeat another of their group; {percent((rollouts - 1) / rollouts)} is "
+        f"all of them at {rollouts} rollouts per prompt.{open_still}",
+        change=f"Check {evidence.named('engine.temperature')}, {evidence.named('engine.top_k')} and "
+        f"{evidence.named('engine.top_p')}, and that the engine draws every request with its own seed.",
+    )
+
+
+def _collapse(evidence: Evidence) -> Iterator[Finding]:
+    shares = evidence.trend("completions/duplicate_frac", LEAST_RISE)
+    entropy = evidence.trend("entropy", 0.0)
+    if shares is None or entropy is None or not shares.rising or not entropy.falling:
+        return
+    if entropy.last > (1 - LEAST_FALL) * entropy.first:
+        return
+    reward = evidence.trend("reward", 0.0)
+    learning = reward is not None and reward.rising
+    yield Finding(
+        rule="A-364",
+        severity=Severity.NOTE if learning else Severity.WARNING,
+        title="Collapsing onto one answer per prompt",
+        reading=f"Duplicates rose from {percent(max(shares.first, 0.0))} to {percent(shares.last)} of the rollouts while entropy "
+        f"fell from {entropy.first:.3f} to {max(entropy.last, 0.0):.3f} nats per token."
+        + (" The reward still rises: so far the policy gets surer of right answers." if learning else ""),
+        change=f"Raise {evidence.named('engine.temperature')} or loss.epsilon_high, lower "
+        f"{evidence.named('optimizer.learning_rate')}, or stop here.",
+    )
+
+
+def _suddenly(evidence: Evidence) -> bool:
+    """Whether the share jumped within both windows, or was as high from the run's first step on."""
+    values = evidence.values("completions/duplicate_frac", evidence.both)
+    rises = [
+        median(values[at : at + SIDE]) - median(values[at - SIDE : at]) for at in range(SIDE, len(values) - SIDE + 1)
+    ]
+    whole_run = len(evidence.both) == len(evidence.history)
+    return max(rises, default=0.0) >= JUMP or (whole_run and median(values[:SIDE]) >= median(values) - NEAR_ZERO)
+
+
+def _decided(evidence: Evidence) -> bool:
+    """Whether the policy itself explains the duplicates: it leaves little of an answer open."""
+    nats = _answer_nats(evidence)
+    return nats is not None and nats < OPEN_ANSWER and (evidence.setting("engine.temperature") or 1.0) > NEAR_ZERO
+
+
+def _answer_nats(evidence: Evidence) -> float | None:
+    """Entropy of a token times tokens of a completion."""
+    entropy, length = evidence.mean("entropy"), evidence.mean("completions/mean_length")
+    return None if entropy is None or length is None else entropy * length

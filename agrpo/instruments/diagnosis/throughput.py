@@ -1,0 +1,277 @@
+"""Throughput: who waits for whom (A-110 to A-116).
+
+Two waits are compared with the length of a step: training's, for scored groups, and generation's, for leave to run
+further ahead. The first step of an attempt is left out: it holds the start of the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean
+
+from agrpo.instruments.diagnosis.evidence import Evidence, percent
+from agrpo.instruments.diagnosis.finding import NOTHING, Finding, Severity
+from agrpo.instruments.history import StepPoint
+
+HIGH = 0.2
+"""A wait of this share of a step and more is high."""
+NEAR_ZERO = 0.05
+"""A wait of at most this share of a step is none. Between the two nothing is said."""
+MOSTLY_WAITING = 0.5
+"""From this share on, training's wait is a warning."""
+AT_LIMIT = 0.95
+"""Rollouts in flight are at a limit from this share of it on: groups start and end whole."""
+LOW_KV_CACHE = 0.6
+"""Below it, the server has room: the live cap would still grow (A-103)."""
+NEAR_EMPTY = 0.1
+"""Of the samples a step consumes; a queue below it is near empty."""
+FULL_QUEUE = 0.5
+"""Of `max_staleness` steps of samples; the rest of the allowance is in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Flow:
+    """The window's flow of rollouts, as far as it was measured."""
+
+    step_seconds: float
+    wait_seconds: float
+    """Training's, per step."""
+    pressure_seconds: float | None
+    """Generation's: mean wait of the groups that waited, per step; 0 in a step where none did."""
+    concurrency: float | None
+    cap: float | None
+    queued: float | None
+    """Scored samples where training takes them."""
+    samples_per_step: float | None
+    """Consumed, trained and dropped."""
+
+    @property
+    def wait(self) -> float:
+        return self.wait_seconds / self.step_seconds
+
+    @property
+    def pressure(self) -> float | None:
+        return None if self.pressure_seconds is None else self.pressure_seconds / self.step_seconds
+
+
+def findings(evidence: Evidence) -> Iterator[Finding]:
+    """One reading at most: the cause that explains the waits."""
+    flow = _flow(evidence)
+    if flow is None:
+        return
+    if evidence.setting("async.max_staleness") == 0:
+        yield from _lockstep(evidence, flow)
+        return
+    for rule in (_too_tight, _server_load, _hard_ceiling, _generation_bound, _trainer_bound, _run_ahead, _balanced):
+        finding = rule(evidence, flow)
+        if finding is not None:
+            yield finding
+            return
+
+
+def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
+    if flow.wait < HIGH or (flow.pressure or 0.0) < HIGH:
+        return None
+    return Finding(
+        rule="A-115",
+        severity=Severity.WARNING,
+        title="async.max_staleness is too tight",
+        reading=f"{_training_waits(flow)}, and yet generation waits {flow.pressure_seconds:.1f} s of it for leave to start "
+        "a group: rollouts in flight use up the allowance.",
+        change=f"Raise {evidence.named('async.max_staleness')}.",
+    )
+
+
+def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
+    limit = evidence.setting("async.max_concurrent_rollouts")
+    if flow.concurrency is None or flow.cap is None or limit is None:
+        return None
+    if flow.cap >= limit or flow.concurrency < AT_LIMIT * flow.cap:
+        return None
+    return Finding(
+        rule="A-111",
+        severity=Severity.NOTE,
+        title="The server's load is the limit",
+        reading=f"{flow.concurrency:.0f} rollouts are in flight, all that the live cap of {flow.cap:.0f} allows; "
+        f"async.max_concurrent_rollouts would allow {limit}. {_training_waits(flow)}.",
+        change="Give the server more memory or another replica, or shorten completions: "
+        f"{evidence.named('engine.max_completion_length')}.",
+    )
+
+
+def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
+    limit = evidence.setting("async.max_concurrent_rollouts")
+    if (
+        limit is None
+        or flow.concurrency is None
+        or flow.wait < HIGH
+        or flow.concurrency < AT_LIMIT * _fitting(evidence, limit)
+    ):
+        return None
+    used = evidence.mean("rollout/vllm_kv_cache_usage_frac")
+    if used is not None and used >= LOW_KV_CACHE:
+        return None
+    room = "" if used is None else f" The server's KV cache is {percent(used)} full."
+    return Finding(
+        rule="A-112",
+        severity=Severity.WARNING,
+        title="async.max_concurrent_rollouts holds generation back",
+        reading=f"{_training_waits(flow)}, while {flow.concurrency:.0f} rollouts are in flight, all that "
+        f"async.max_concurrent_rollouts allows.{room}",
+        change=f"Raise {evidence.named('async.max_concurrent_rollouts')}{_batch_too(evidence)}, if tools and environments "
+        "can serve more at once.",
+    )
+
+
+def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+    if flow.wait < HIGH or flow.queued is None or not flow.samples_per_step:
+        return None
+    if flow.queued > NEAR_EMPTY * flow.samples_per_step:
+        return None
+    return Finding(
+        rule="A-113",
+        severity=Severity.WARNING if flow.wait >= MOSTLY_WAITING else Severity.NOTE,
+        title="Generation-bound: training waits for rollouts",
+        reading=f"{_training_waits(flow)}; {_queued(flow)}.{_speed(evidence, flow)}",
+        change=_faster_generation(evidence),
+    )
+
+
+def _trainer_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+    limit = evidence.setting("async.max_staleness")
+    if flow.pressure is None or flow.pressure < HIGH or flow.queued is None or not flow.samples_per_step or not limit:
+        return None
+    if flow.queued < FULL_QUEUE * limit * flow.samples_per_step:
+        return None
+    stale = evidence.mean("sample/staleness_mean")
+    late = "" if stale is None else f" Samples are {stale:.1f} updates old when they are trained; the limit is {limit}."
+    return Finding(
+        rule="A-114",
+        severity=Severity.NOTE,
+        title="Trainer-bound: rollouts wait for training",
+        reading=f"{_generation_waits(flow)}; {_queued(flow)}.{late}",
+        change=f"Nothing is lost. A lower {evidence.named('async.max_staleness')} trains fresher rollouts at the same speed; "
+        f"faster steps need a faster learner, or fewer micro-batches: {evidence.named('step.micro_tokens')}.",
+    )
+
+
+def _run_ahead(evidence: Evidence, flow: _Flow) -> Finding | None:
+    if flow.pressure is None or flow.pressure <= NEAR_ZERO:
+        return None
+    return Finding(
+        rule="A-110",
+        severity=Severity.NOTE,
+        title="The staleness limit paces generation",
+        reading=f"{_generation_waits(flow)}. {_training_waits(flow)}.",
+        change=f"Nothing, where generation is the faster side. To let it run further ahead, raise "
+        f"{evidence.named('async.max_staleness')}.",
+    )
+
+
+def _balanced(evidence: Evidence, flow: _Flow) -> Finding | None:
+    if flow.pressure is None or flow.pressure > NEAR_ZERO or flow.wait > NEAR_ZERO:
+        return None
+    return Finding(
+        rule="A-116",
+        severity=Severity.GOOD,
+        title="Balanced: neither side waits",
+        reading=f"Training waits {flow.wait_seconds:.2f} s and generation {flow.pressure_seconds:.2f} s of every "
+        f"{flow.step_seconds:.1f} s step.",
+        change=NOTHING,
+    )
+
+
+def _lockstep(evidence: Evidence, flow: _Flow) -> Iterator[Finding]:
+    if flow.wait >= HIGH:
+        yield Finding(
+            rule="agrpo/lockstep",
+            severity=Severity.NOTE,
+            title="Lockstep: the two sides take turns",
+            reading=f"{_training_waits(flow)}. With async.max_staleness = 0 no group begins before the step it waits for.",
+            change="Nothing, where a run that repeats bit for bit is wanted. To let both sides work at once, set "
+            "async.max_staleness to 1 or more.",
+        )
+
+
+def _flow(evidence: Evidence) -> _Flow | None:
+    """The flow of the window; None where waits were not measured."""
+    steady = _steady(evidence)
+    timed = [point.metrics for point in steady if {"perf/step_s", "perf/rollout_wait_s"} <= point.metrics.keys()]
+    if len(timed) < evidence.needed:
+        return None
+    concurrency = _mean(evidence.values("rollout/concurrency", steady))
+    waits = evidence.values("rollout/backpressure_s", steady)
+    return _Flow(
+        step_seconds=fmean(metrics["perf/step_s"] for metrics in timed),
+        wait_seconds=fmean(metrics["perf/rollout_wait_s"] for metrics in timed),
+        pressure_seconds=None if concurrency is None and not waits else math.fsum(waits) / len(steady),
+        concurrency=concurrency,
+        cap=_mean(evidence.values("rollout/concurrency_cap", steady)),
+        queued=_mean(evidence.values("rollout/queue_size", steady)),
+        samples_per_step=_samples_per_step(evidence),
+    )
+
+
+def _steady(evidence: Evidence) -> list[StepPoint]:
+    """The window without the first steps of attempts."""
+    first = {attempt: point.step for point in reversed(evidence.history) for attempt in (point.attempt,)}
+    return [point for point in evidence.window if point.step != first[point.attempt]]
+
+
+def _samples_per_step(evidence: Evidence) -> float | None:
+    """Samples that a step consumes, dropped ones included: consumed prompts times rollouts per prompt."""
+    first, last = evidence.window[0], evidence.window[-1]
+    rollouts = evidence.setting("engine.num_generations")
+    if rollouts is None or last.step == first.step:
+        return None
+    return rollouts * (last.num_prompts - first.num_prompts) / (last.step - first.step)
+
+
+def _mean(values: list[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _training_waits(flow: _Flow) -> str:
+    return f"Training waits {flow.wait_seconds:.1f} s of every {flow.step_seconds:.1f} s step for scored groups"
+
+
+def _generation_waits(flow: _Flow) -> str:
+    return f"Generation waits {flow.pressure_seconds:.1f} s of every {flow.step_seconds:.1f} s step for leave to run further ahead"
+
+
+def _queued(flow: _Flow) -> str:
+    return f"{flow.queued:.0f} scored samples are queued when a step begins, which takes {flow.samples_per_step:.0f}"
+
+
+def _speed(evidence: Evidence, flow: _Flow) -> str:
+    """What the engine does meanwhile."""
+    parts: list[str] = []
+    rate = evidence.mean("rollout/generated_tokens_per_s")
+    if rate is not None:
+        parts.append(f"the engine generates {rate:,.0f} tokens/s")
+    if flow.concurrency is not None:
+        parts.append(f"{flow.concurrency:.0f} rollouts are in flight")
+    unscored = evidence.mean("rollout/score_queue_size")
+    if unscored is not None:
+        parts.append(f"{unscored:.0f} finished groups wait for scores")
+    told = ", ".join(parts)
+    return f" Meanwhile {told}." if told else ""
+
+
+def _faster_generation(evidence: Evidence) -> str:
+    knobs = [evidence.named(key) for key in ("engine.threads", "engine.batch_rollouts") if evidence.has(key)]
+    more = f"more of the machine ({', '.join(knobs)}), or " if knobs else ""
+    return f"Give generation {more}less to do: {evidence.named('engine.max_completion_length')}."
+
+
+def _fitting(evidence: Evidence, limit: int) -> int:
+    """The most rollouts of whole groups that fit under a limit."""
+    rollouts = evidence.setting("engine.num_generations") or 1
+    return max(limit // rollouts, 1) * rollouts
+
+
+def _batch_too(evidence: Evidence) -> str:
+    batch, limit = evidence.setting("engine.batch_rollouts"), evidence.setting("async.max_concurrent_rollouts")
+    return f", and engine.batch_rollouts (now {batch}) with it" if batch is not None and batch <= limit else ""
