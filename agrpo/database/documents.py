@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from agrpo.database.batch import Batch, Row
+from agrpo.database.schema import table_schemas
 from agrpo.database.values import as_json, timestamp
 from agrpo.records.progress import Acknowledgement, Attempt, Base, Done, Event, Plan, WeightsReady
+from agrpo.records.trained_tokens import tokens_table
 
 
 def add_run(batch: Batch, url: str, document: Mapping[str, Any]) -> None:
@@ -32,7 +36,7 @@ def add_plan(batch: Batch, plan: Plan) -> None:
     """The plan, and the groups it consumes."""
     kept = (
         "attempt, step, version, learning_rate, seed, publish, empty, num_trained_tokens, num_oversize, "
-        "config_digest, planned_at, adopted_from"
+        "num_queued_samples, config_digest, planned_at, adopted_from"
     )
     row: Row = {name: getattr(plan, name) for name in kept.split(", ")}
     batch.add_rows("plans", [_timed({**row, "micro_batches": plan.rows}, "planned_at")])
@@ -45,13 +49,25 @@ def add_plan(batch: Batch, plan: Plan) -> None:
     batch.add_rows("step_groups", [*trained, *dropped])
 
 
-def add_done(batch: Batch, done: Done) -> None:
-    """The finished step, its samples and its logged measures."""
+@dataclass(frozen=True, kw_only=True)
+class FinishedStep:
+    """A done record with what was seen of its trained tokens; None where that was not kept."""
+
+    done: Done
+    tokens: pa.Buffer | None
+
+
+def add_done(batch: Batch, finished: FinishedStep) -> None:
+    """The finished step, its rows, its samples and its logged measures."""
+    done = finished.done
     kept = "attempt, step, loss, grad_norm, digest, num_tokens, num_prompts, publish, empty, started_at, finished_at"
     row: Row = {name: getattr(done, name) for name in kept.split(", ")}
-    batch.add_rows("steps", [_timed(row, "started_at", "finished_at")])
+    batch.add_rows("steps", [_timed(row | asdict(done.timings), "started_at", "finished_at")])
     key: Row = {"attempt": done.attempt, "step": done.step}
-    batch.add_rows("samples", [{**key, **asdict(sample)} for sample in done.samples])
+    batch.add_rows("step_rows", [{**key, "row_index": place, **asdict(facts)} for place, facts in enumerate(done.rows)])
+    if done.samples:
+        samples = [{**key, **asdict(sample)} for sample in done.samples]
+        batch.add_table("samples", _with_tokens(samples, finished.tokens))
     batch.add_rows("metrics", [{**key, "name": name, "value": value} for name, value in done.metrics.items()])
 
 
@@ -70,6 +86,19 @@ def add_event(batch: Batch, event: Event) -> None:
     """One event; what it carries is JSON."""
     row = asdict(event)
     batch.add_rows("events", [{**row, "happened_at": timestamp(row.pop("at")), "payload": as_json(event.payload)}])
+
+
+def _with_tokens(samples: list[Row], tokens: pa.Buffer | None) -> pa.Table:
+    """The samples' rows with their token lists, which stay in Arrow. Both are in the plan's order."""
+    schema = table_schemas()["samples"]
+    found = None if tokens is None else tokens_table(tokens)
+    for name in ("log_probs", "entropies"):
+        schema = schema.remove(schema.get_field_index(name))
+    table = pa.Table.from_pylist(samples, schema)
+    for name in ("log_probs", "entropies"):
+        column = pa.nulls(len(table), pa.list_(pa.float32())) if found is None else found.column(name)
+        table = table.append_column(name, column)
+    return table
 
 
 def _timed(row: Row, *names: str) -> Row:

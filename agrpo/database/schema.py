@@ -8,7 +8,7 @@ from importlib.resources import files
 import duckdb
 import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 """Raised with every change of the SQL files; a file of an older version is built again, not migrated."""
 
 LEDGER = "ingest"

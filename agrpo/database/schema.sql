@@ -58,7 +58,11 @@ CREATE TABLE groups (
     claimed_at TIMESTAMPTZ,
     finished_at TIMESTAMPTZ,
     num_rollouts INTEGER,
-    slot_bytes BIGINT
+    slot_bytes BIGINT,
+    concurrency INTEGER,
+    concurrency_cap INTEGER,
+    backpressure_seconds DOUBLE,
+    interval_seconds DOUBLE
 );
 COMMENT ON TABLE groups IS 'One generated group, or one refused prompt.';
 COMMENT ON COLUMN groups.prompt_id IS 'Hash of the prompt''s content: the same question has the same id in every epoch.';
@@ -70,6 +74,10 @@ COMMENT ON COLUMN groups.model_version IS 'Policy version of the group''s first 
 COMMENT ON COLUMN groups.base IS 'Attempt under whose base the group was claimed.';
 COMMENT ON COLUMN groups.refusal IS 'Why the prompt was refused; then there are no rollouts.';
 COMMENT ON COLUMN groups.slot_bytes IS 'Size of the group''s slot in the run folder.';
+COMMENT ON COLUMN groups.concurrency IS 'Rollouts in flight to the engine when the group began, its own included.';
+COMMENT ON COLUMN groups.concurrency_cap IS 'Most rollouts that could be in flight then.';
+COMMENT ON COLUMN groups.backpressure_seconds IS 'How long the group could not begin because run-ahead was used up; NULL: it did not wait.';
+COMMENT ON COLUMN groups.interval_seconds IS 'Since the generator''s group before ended, or since its first version was served.';
 
 CREATE TABLE rollouts (
     ticket BIGINT NOT NULL,
@@ -85,6 +93,7 @@ CREATE TABLE rollouts (
     num_completion_tokens INTEGER,
     num_forwarded_tokens INTEGER,
     num_turns INTEGER,
+    num_sequences INTEGER,
     tool_call_count INTEGER,
     tool_failure_count INTEGER,
     own_reward DOUBLE,
@@ -102,6 +111,7 @@ COMMENT ON COLUMN rollouts.completion_text IS 'What the policy wrote: the conten
 COMMENT ON COLUMN rollouts.num_prompt_tokens IS 'Tokens of the first turn''s prompt.';
 COMMENT ON COLUMN rollouts.num_completion_tokens IS 'Generated tokens of all turns.';
 COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training sequences of the rollout.';
+COMMENT ON COLUMN rollouts.num_sequences IS 'Training sequences that have a trained token; above 1: turns did not continue one another.';
 COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
 COMMENT ON COLUMN rollouts.model_version IS 'Policy version of the first sampled token; NULL where none was sampled.';
 
@@ -136,10 +146,16 @@ CREATE TABLE scored_groups (
     marks VARCHAR[],
     refusal VARCHAR,
     generated_at TIMESTAMPTZ,
-    scored_at TIMESTAMPTZ
+    scored_at TIMESTAMPTZ,
+    score_seconds DOUBLE,
+    score_wait_seconds DOUBLE,
+    score_queue_size INTEGER
 );
 COMMENT ON TABLE scored_groups IS 'One group that the rewards have judged.';
 COMMENT ON COLUMN scored_groups.marks IS 'What the scores mean whatever the run does with them, such as equal_rewards.';
+COMMENT ON COLUMN scored_groups.score_seconds IS 'That all rewards of the group together took.';
+COMMENT ON COLUMN scored_groups.score_wait_seconds IS 'From the group''s end to its scoring.';
+COMMENT ON COLUMN scored_groups.score_queue_size IS 'Other finished groups that waited for scores when this one was taken.';
 
 CREATE TABLE scores (
     ticket BIGINT NOT NULL,
@@ -175,6 +191,7 @@ CREATE TABLE plans (
     empty BOOLEAN,
     num_trained_tokens BIGINT,
     num_oversize BIGINT,
+    num_queued_samples BIGINT,
     micro_batches INTEGER[][],
     config_digest VARCHAR,
     planned_at TIMESTAMPTZ,
@@ -185,6 +202,7 @@ COMMENT ON COLUMN plans.version IS 'Newest version published before the step.';
 COMMENT ON COLUMN plans.publish IS 'Version that the step''s weights are published as; NULL: not published.';
 COMMENT ON COLUMN plans.empty IS 'Nothing is trained, and the weights stay as they are.';
 COMMENT ON COLUMN plans.num_oversize IS 'Samples left out because they are longer than step.micro_tokens.';
+COMMENT ON COLUMN plans.num_queued_samples IS 'Samples of scored groups that waited when the step''s groups began to be chosen.';
 COMMENT ON COLUMN plans.micro_batches IS 'Per micro-batch, numbers of the plan''s samples.';
 COMMENT ON COLUMN plans.adopted_from IS 'Attempt that planned the step, where another one carries it out.';
 
@@ -211,12 +229,49 @@ CREATE TABLE steps (
     publish BIGINT,
     empty BOOLEAN,
     started_at TIMESTAMPTZ,
-    finished_at TIMESTAMPTZ
+    finished_at TIMESTAMPTZ,
+    step_seconds DOUBLE,
+    wait_seconds DOUBLE,
+    read_seconds DOUBLE,
+    plan_seconds DOUBLE,
+    forward_seconds DOUBLE,
+    backward_seconds DOUBLE,
+    optimizer_seconds DOUBLE,
+    digest_seconds DOUBLE,
+    record_seconds DOUBLE,
+    sync_seconds DOUBLE,
+    sync_transfer_seconds DOUBLE,
+    checkpoint_seconds DOUBLE,
+    other_seconds DOUBLE,
+    num_syncs INTEGER
 );
 COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: live_steps.';
 COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
 COMMENT ON COLUMN steps.num_tokens IS 'Tokens forwarded since the start of the run.';
 COMMENT ON COLUMN steps.num_prompts IS 'Prompts consumed since the start of the run.';
+COMMENT ON COLUMN steps.step_seconds IS 'Wall time since the step before was done: the sum of its parts, which follow.';
+COMMENT ON COLUMN steps.wait_seconds IS 'Waiting for scored groups.';
+COMMENT ON COLUMN steps.read_seconds IS 'Reading scores and groups.';
+COMMENT ON COLUMN steps.plan_seconds IS 'Advantages, rows, and writing the plan.';
+COMMENT ON COLUMN steps.digest_seconds IS 'Digests of all weights.';
+COMMENT ON COLUMN steps.record_seconds IS 'Writing what the step before had done.';
+COMMENT ON COLUMN steps.sync_seconds IS 'Publishing weights, their transfer included.';
+COMMENT ON COLUMN steps.sync_transfer_seconds IS 'Writing the weights: a part of sync_seconds, not added again.';
+COMMENT ON COLUMN steps.checkpoint_seconds IS 'Writing a checkpoint to recover from.';
+COMMENT ON COLUMN steps.other_seconds IS 'The rest: laying out rows, statistics, telling others.';
+COMMENT ON COLUMN steps.num_syncs IS 'Versions published in that time.';
+
+CREATE TABLE step_rows (
+    attempt INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    row_index INTEGER NOT NULL,
+    num_samples INTEGER,
+    num_tokens BIGINT,
+    attention_cost BIGINT
+);
+COMMENT ON TABLE step_rows IS 'The rows (micro-batches) of a finished step, as they were forwarded.';
+COMMENT ON COLUMN step_rows.num_tokens IS 'Forwarded tokens; a shared one counts once.';
+COMMENT ON COLUMN step_rows.attention_cost IS 'Pairs of a token and one that it attends to.';
 
 CREATE TABLE samples (
     attempt INTEGER NOT NULL,
@@ -237,7 +292,9 @@ CREATE TABLE samples (
     ratio_max DOUBLE,
     masked_share DOUBLE,
     clipped_low_share DOUBLE,
-    clipped_high_share DOUBLE
+    clipped_high_share DOUBLE,
+    log_probs FLOAT[],
+    entropies FLOAT[]
 );
 COMMENT ON TABLE samples IS 'What the learner saw of one training sequence in one step, over its trained tokens.';
 COMMENT ON COLUMN samples.sequence_index IS 'Place among the rollout''s sequences; above 0 where turns did not continue one another.';
@@ -245,6 +302,8 @@ COMMENT ON COLUMN samples.num_tokens IS 'Forwarded tokens.';
 COMMENT ON COLUMN samples.entropy_mean IS 'Nats.';
 COMMENT ON COLUMN samples.logprob_difference_mean IS 'Absolute difference between sampler and recomputed log-prob, nats.';
 COMMENT ON COLUMN samples.ratio_mean IS 'Importance ratio, before any masking.';
+COMMENT ON COLUMN samples.log_probs IS 'Of each trained token under the policy before the step, in the order of the sequence, nats.';
+COMMENT ON COLUMN samples.entropies IS 'Of each trained token''s distribution, nats.';
 COMMENT ON COLUMN samples.masked_share IS 'Tokens left out of the loss because their ratio is out of bounds.';
 COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative.';
 COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive.';

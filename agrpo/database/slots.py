@@ -41,6 +41,7 @@ def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
                 "finished_at": timestamp(facts["finished_at"]),
                 "num_rollouts": len(table),
                 "slot_bytes": data.size,
+                **(facts.get("pace") or {}),
             }
         ],
     )
@@ -51,7 +52,7 @@ def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
 def add_scores(batch: Batch, data: pa.Buffer) -> None:
     """The rows of a slot of `scored`. Raises `RecordError`."""
     table, facts = read_table(data, SCORED_SCHEMA, "scored")
-    rows = table.to_pylist()
+    rows, scoring = table.to_pylist(), facts.get("scoring") or {}
     batch.add_rows(
         "scored_groups",
         [
@@ -59,6 +60,9 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
                 **{name: facts[name] for name in ("ticket", "prompt_id", "model_version", "marks", "refusal")},
                 "generated_at": timestamp(facts["generated_at"]),
                 "scored_at": timestamp(facts["scored_at"]),
+                "score_seconds": scoring.get("seconds"),
+                "score_wait_seconds": scoring.get("wait_seconds"),
+                "score_queue_size": scoring.get("queue_size"),
             }
         ],
     )
@@ -124,24 +128,29 @@ def _facts_of_turns(turns: pa.Table) -> Row:
         "terminated": reasons[-1:] == [StopReason.STOP],
         "num_turns": len(turns),
         "num_prompt_tokens": prompts[0] if prompts else 0,
-        "num_forwarded_tokens": prompts[0] + outputs[0] if len(turns) == 1 else _num_forwarded(turns),
+        **_sequence_facts(turns, prompts, outputs),
         "model_version": versions[0] if versions else None,
     }
 
 
-def _num_forwarded(turns: pa.Table) -> int:
-    """Tokens of the sequences that the turns make up, by the rule the learner goes by."""
-    rollout = Rollout(
-        completion=[],
-        completion_ids=[],
-        turns=[
-            TurnRecord(
-                prompt_ids=row["prompt_ids"], output_ids=row["output_ids"], output_mask=[0] * len(row["output_ids"])
-            )
-            for row in turns.select(["prompt_ids", "output_ids"]).to_pylist()
-        ],
-    )
-    return sum(len(sequence.tokens) for sequence in sequences_of(rollout))
+def _sequence_facts(turns: pa.Table, prompts: list[int], outputs: list[int]) -> Row:
+    """What the training sequences that the turns make up say of the rollout."""
+    masks = turns.column("output_mask").to_pylist()
+    if len(turns) == 1 and masks[0] is None:
+        return {
+            "num_forwarded_tokens": prompts[0] + outputs[0],
+            "num_sequences": int(prompts[0] > 0 and outputs[0] > 0),
+        }
+    sequences = sequences_of(_tokens_only(turns))
+    return {
+        "num_forwarded_tokens": sum(len(sequence.tokens) for sequence in sequences),
+        "num_sequences": sum(sequence.num_trained > 0 for sequence in sequences),
+    }
+
+
+def _tokens_only(turns: pa.Table) -> Rollout:
+    kept = turns.select(["prompt_ids", "output_ids", "output_log_probs", "output_mask"])
+    return Rollout(completion=[], completion_ids=[], turns=[TurnRecord(**row) for row in kept.to_pylist()])
 
 
 def _text(messages: list[Message]) -> str:

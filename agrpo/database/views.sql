@@ -28,7 +28,7 @@ COMMENT ON VIEW live_plans IS 'The plans that count, one per step.';
 CREATE VIEW live_steps AS
 SELECT
     steps.*, plans.version, plans.learning_rate, plans.seed, plans.num_trained_tokens, plans.num_oversize,
-    plans.planned_at, plans.adopted_from
+    plans.num_queued_samples, plans.planned_at, plans.adopted_from
 FROM steps
 JOIN lineage USING (attempt)
 LEFT JOIN plans USING (attempt, step)
@@ -49,6 +49,12 @@ SELECT samples.*
 FROM samples JOIN lineage USING (attempt)
 WHERE step >= first_step AND (last_step IS NULL OR step <= last_step);
 COMMENT ON VIEW live_samples IS 'The samples of the steps that count.';
+
+CREATE VIEW live_step_rows AS
+SELECT step_rows.*
+FROM step_rows JOIN lineage USING (attempt)
+WHERE step >= first_step AND (last_step IS NULL OR step <= last_step);
+COMMENT ON VIEW live_step_rows IS 'The rows (micro-batches) of the steps that count.';
 
 CREATE VIEW live_metrics AS
 SELECT metrics.*

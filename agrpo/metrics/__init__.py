@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 
-from agrpo.records.progress import Plan, SampleOutcome
+from agrpo.records.progress import Plan, RowFacts, SampleOutcome, StepTimings
 from agrpo.records.score import ScoredGroup
 
 
@@ -23,12 +23,15 @@ class StepFacts:
     consumed: list[ScoredGroup]
     """Groups the plan consumed, trained and dropped."""
     samples: list[SampleOutcome]
+    rows: list[RowFacts]
+    """Micro-batches as they were forwarded."""
+    micro_tokens: int
+    """Most tokens a row may hold."""
     loss: float
     grad_norm: float
     num_tokens: int
     """Tokens forwarded since the start of the run, this step's included."""
-    step_seconds: float
-    """Wall time since the step before was done."""
+    timings: StepTimings
 
 
 def weighted_mean(values: list[float], weights: list[int]) -> float:

@@ -21,7 +21,7 @@ def measure(facts: StepFacts) -> dict[str, float]:
         "batch/dropped_oversize_count": float(
             facts.plan.num_oversize + sum(length > 0 for group in left_out for length in group.num_prompt_tokens)
         ),
-        "perf/step_s": facts.step_seconds,
+        "perf/step_s": facts.timings.step_seconds,
         "learning_rate": facts.plan.learning_rate,
     }
     if not facts.plan.empty:

@@ -5,7 +5,8 @@ attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where 
 claims/{ticket}.{try}.json               who generates which group
 groups/{ticket}.arrow                    rollouts, with tokens
 scored/{ticket}.arrow                    scores and marks, without tokens
-steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log
+steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log, and what was seen of the trained tokens
+                {k}.tokens.arrow
 weights/{v}-{digest}/                    published weights; a version document names them
 versions/{a}/{v}.json  acks/{engine}/{v}.json
 checkpoints/{k}-{a}/
@@ -20,7 +21,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agrpo.errors import RunExists, RunNotFound
 from agrpo.queue.claims import Claims
@@ -39,6 +40,9 @@ from agrpo.records.progress import (
     dump,
     load,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -128,6 +132,13 @@ class RunFolder:
     def write_done(self, done: Done) -> bool:
         return self._write(_step_path(StepKey(done.attempt, done.step), "done"), done)
 
+    def tokens(self, key: StepKey) -> pa.Buffer | None:
+        """What the learner saw of the step's trained tokens (`records.trained_tokens`)."""
+        return self.filesystem.get(_tokens_path(key))
+
+    def write_tokens(self, key: StepKey, data: pa.Buffer) -> bool:
+        return self.filesystem.put(_tokens_path(key), data)
+
     def planned_steps(self, attempt: int) -> list[int]:
         return self._steps(attempt, ".plan.json")
 
@@ -216,6 +227,10 @@ class EventStream:
         written = self._folder.write_event(event)
         assert written, f"event stream {self._stream} has two writers: a stream belongs to one incarnation"
         self._next += 1
+
+
+def _tokens_path(key: StepKey) -> str:
+    return f"steps/{key.attempt:06d}/{key.step:08d}.tokens.arrow"
 
 
 def _step_path(key: StepKey, kind: str) -> str:

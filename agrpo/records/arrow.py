@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from agrpo.errors import RecordError
 from agrpo.records.group import RolloutGroup
+from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
-from agrpo.records.score import Mark, Score, ScoredGroup
+from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 
 MAJOR = 1
 VERSION = f"{MAJOR}.0"
@@ -67,6 +68,9 @@ SCORED_SCHEMA = pa.schema(
         ("num_forwarded_tokens", pa.int32()),
         ("stop_reason", pa.string()),
         ("duplicate", pa.bool_()),
+        ("num_turns", pa.int32()),
+        ("num_sequences", pa.int32()),
+        ("duration_seconds", pa.float64()),
         (
             "scores",
             pa.list_(
@@ -97,6 +101,7 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
         "refusal": group.refusal,
         "claimed_at": group.claimed_at,
         "finished_at": group.finished_at,
+        "pace": group.pace and asdict(group.pace),
     }
     rows = [
         {
@@ -123,7 +128,9 @@ def group_from_arrow(data: pa.Buffer | bytes) -> RolloutGroup:
     """The group in an IPC file. Raises `RecordError`."""
     table, facts = _read(data, GROUP_SCHEMA, "group")
     prompt = Prompt(**facts.pop("prompt"))
-    return RolloutGroup(prompt=prompt, rollouts=[_rollout_from_arrow(row) for row in table.to_pylist()], **facts)
+    pace = _pace(facts.pop("pace", None))
+    rollouts = [_rollout_from_arrow(row) for row in table.to_pylist()]
+    return RolloutGroup(prompt=prompt, rollouts=rollouts, pace=pace, **facts)
 
 
 def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
@@ -136,6 +143,8 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
         "refusal": scored.refusal,
         "generated_at": scored.generated_at,
         "scored_at": scored.scored_at,
+        "pace": scored.pace and asdict(scored.pace),
+        "scoring": scored.scoring and asdict(scored.scoring),
         "sources": [{"reward": score.reward, "weight": score.weight} for score in scored.scores],
     }
     rows = [
@@ -148,6 +157,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "num_forwarded_tokens": scored.num_forwarded_tokens[index],
             "stop_reason": scored.stop_reasons[index].value,
             "duplicate": scored.duplicates[index],
+            "num_turns": scored.num_turns[index],
+            "num_sequences": scored.num_sequences[index],
+            "duration_seconds": scored.duration_seconds[index],
             "scores": [
                 {
                     "reward": score.reward,
@@ -168,7 +180,7 @@ def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
     """The scores in an IPC file. Raises `RecordError`."""
     table, facts = _read(data, SCORED_SCHEMA, "scored")
     rows = table.to_pylist()
-    sources = facts.pop("sources")
+    sources, scoring = facts.pop("sources"), facts.pop("scoring", None)
     return ScoredGroup(
         rewards=[math.nan if row["reward"] is None else row["reward"] for row in rows],
         scores=[_score_from_arrow(place, source, rows) for place, source in enumerate(sources)],
@@ -178,6 +190,11 @@ def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
         num_forwarded_tokens=[row["num_forwarded_tokens"] for row in rows],
         stop_reasons=[StopReason(row["stop_reason"]) for row in rows],
         duplicates=[row["duplicate"] for row in rows],
+        num_turns=[row["num_turns"] or 0 for row in rows],
+        num_sequences=[row["num_sequences"] or 0 for row in rows],
+        duration_seconds=[row["duration_seconds"] or 0.0 for row in rows],
+        pace=_pace(facts.pop("pace", None)),
+        scoring=scoring and Scoring(**scoring),
         **facts,
     )
 
@@ -185,6 +202,10 @@ def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
 def read_table(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Table, dict[str, Any]]:
     """The columns of `schema` (missing ones null, unknown ones left out) and the group's facts. Raises `RecordError`."""
     return _read(data, schema, name)
+
+
+def _pace(document: dict[str, Any] | None) -> Pace | None:
+    return None if document is None else Pace(**document)
 
 
 def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:

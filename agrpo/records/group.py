@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agrpo.records.pace import Pace
 from agrpo.records.prompt import Message, Prompt
 from agrpo.records.rollout import Rollout
 from agrpo.records.sample import TokenSequence, sequences_of
@@ -35,6 +36,8 @@ class RolloutGroup:
     finished_at: float = 0.0
     """Unix seconds."""
     queued_at: float = 0.0
+    pace: Pace | None = None
+    """None in groups that no generator made."""
     rewards: np.ndarray | None = None
     """Summed rewards, NaN where no source scored; set before advantages are computed."""
     env_rewards: list[tuple[type, float] | None] = field(default_factory=list)

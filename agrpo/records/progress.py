@@ -101,6 +101,8 @@ class Plan:
     """Optimizer updates of the history, this step's included; an empty step is none."""
     num_oversize: int = 0
     """Samples left out because they are longer than `step.micro_tokens`."""
+    num_queued_samples: int | None = None
+    """Samples of scored groups that waited when the step's groups began to be chosen."""
     num_trained_tokens: int
     version: int
     """Newest version published before this step."""
@@ -156,6 +158,44 @@ class SampleOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts:
+    """One micro-batch as it was forwarded."""
+
+    num_samples: int
+    num_tokens: int
+    """Forwarded tokens."""
+    attention_cost: int
+    """Pairs of a token and one that it attends to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimings:
+    """Where the wall time went since the step before was done. The parts add up to `step_seconds`."""
+
+    step_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    """For scored groups."""
+    read_seconds: float = 0.0
+    """Reading scores and groups."""
+    plan_seconds: float = 0.0
+    """Advantages, rows, and writing the plan."""
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+    optimizer_seconds: float = 0.0
+    digest_seconds: float = 0.0
+    record_seconds: float = 0.0
+    """Writing what the step before had done."""
+    sync_seconds: float = 0.0
+    """Publishing weights: the transfer, and their probe and record."""
+    sync_transfer_seconds: float = 0.0
+    """Writing the weights; a part of `sync_seconds`."""
+    checkpoint_seconds: float = 0.0
+    other_seconds: float = 0.0
+    num_syncs: int = 0
+    """Versions published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """A finished optimizer step."""
 
@@ -170,6 +210,8 @@ class Done:
     metrics: dict[str, float]
     """Documented metric names."""
     samples: list[SampleOutcome]
+    rows: list[RowFacts] = field(default_factory=list)
+    timings: StepTimings = field(default_factory=StepTimings)
     num_tokens: int
     """Tokens forwarded since the start of the run."""
     num_prompts: int

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from agrpo.records.pace import Pace
 from agrpo.records.rollout import StopReason
 
 
@@ -39,6 +40,18 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """How the scorer was doing when it took a group."""
+
+    seconds: float
+    """That all rewards together took."""
+    wait_seconds: float
+    """From the group's end to its scoring."""
+    queue_size: int
+    """Other finished groups that waited for scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredGroup:
     """A group's scores, without its tokens. Lists have one entry per rollout."""
 
@@ -59,10 +72,17 @@ class ScoredGroup:
     stop_reasons: list[StopReason] = field(default_factory=list)
     duplicates: list[bool] = field(default_factory=list)
     """Whether an earlier rollout of the group has the same tokens."""
+    num_turns: list[int] = field(default_factory=list)
+    num_sequences: list[int] = field(default_factory=list)
+    """Training sequences of the rollout that have a trained token."""
+    duration_seconds: list[float] = field(default_factory=list)
+    """Of the rollout, from its submission to its end."""
     generated_at: float = 0.0
     """Unix seconds."""
     scored_at: float = 0.0
     """Unix seconds."""
+    pace: Pace | None = None
+    scoring: Scoring | None = None
 
 
 def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:

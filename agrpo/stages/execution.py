@@ -18,10 +18,12 @@ from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.update import UpdateOutcome, update
 from agrpo.records.batch import Row
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import Done, Plan, SampleOutcome
+from agrpo.records.progress import Done, Plan, RowFacts, SampleOutcome
 from agrpo.records.sample import Sample
 from agrpo.records.score import ScoredGroup
 from agrpo.records.tokens import StepTotals
+from agrpo.records.trained_tokens import TrainedTokens
+from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
 
 if TYPE_CHECKING:
@@ -50,31 +52,46 @@ class StepMaterial:
     """Trained groups with tokens, by ticket."""
     consumed: list[ScoredGroup]
     """Scores of every group the plan consumes."""
-    began_at: float
-    """Monotonic seconds when the step before was done."""
+    clock: StepClock
+    """Runs since the step before was done."""
 
 
-def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> Done:
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What came out of a step."""
+
+    done: Done
+    tokens: list[TrainedTokens]
+    """By sample, in the plan's order."""
+
+
+def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> StepResult:
     """One optimizer step. Moves `trainee`; a plan without trained tokens leaves its weights as they are."""
-    plan, started_at = material.plan, time.time()
+    plan, clock, started_at = material.plan, material.clock, time.time()
     samples = samples_of_plan(plan, material.groups)
-    outcome, outcomes = None, []
-    if not plan.empty:
-        rows = [config.packing.lay_out([samples[number] for number in row]) for row in plan.rows]
-        outcome = _update(config, trainee, plan, rows)
-        outcomes = _sample_outcomes(plan, samples, rows, outcome)
-    trainee.num_tokens += sum(sample.num_tokens for sample in outcomes)
+    rows = [config.packing.lay_out([samples[number] for number in row]) for row in plan.rows]
+    outcome = None if plan.empty else _update(config, trainee, plan, rows, clock)
+    seen = _seen_samples(plan, samples, rows, outcome) if outcome else []
+    trainee.num_tokens += sum(one.outcome.num_tokens for one in seen)
     trainee.num_prompts += len(plan.consumed)
-    digests = tensor_digests(trainee.model)
+    with clock.part("digest"):
+        digests = tensor_digests(trainee.model)
     facts = StepFacts(
         plan=plan,
         consumed=material.consumed,
-        samples=outcomes,
+        samples=[one.outcome for one in seen],
+        rows=[_row_facts(row) for row in rows],
+        micro_tokens=config.step.micro_tokens,
         loss=outcome.loss if outcome else 0.0,
         grad_norm=outcome.grad_norm if outcome else 0.0,
         num_tokens=trainee.num_tokens,
-        step_seconds=time.monotonic() - material.began_at,
+        timings=clock.lap(),
     )
+    return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
+
+
+def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_at: float) -> Done:
+    plan = facts.plan
     return Done(
         attempt=plan.attempt,
         step=plan.step,
@@ -83,9 +100,11 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> Do
         loss=facts.loss,
         grad_norm=facts.grad_norm,
         metrics=measure_step(facts),
-        samples=outcomes,
-        num_tokens=trainee.num_tokens,
-        num_prompts=trainee.num_prompts,
+        samples=facts.samples,
+        rows=facts.rows,
+        timings=facts.timings,
+        num_tokens=facts.num_tokens,
+        num_prompts=num_prompts,
         publish=plan.publish,
         empty=plan.empty,
         started_at=started_at,
@@ -93,9 +112,9 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> Do
     )
 
 
-def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row]) -> UpdateOutcome:
+def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row], clock: StepClock) -> UpdateOutcome:
     seed_draws(plan.seed)
-    return update(
+    outcome = update(
         trainee.model,
         trainee.optimizer,
         rows,
@@ -110,21 +129,48 @@ def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row]) ->
         learning_rate=plan.learning_rate,
         max_grad_norm=config.optimizer.max_grad_norm,
     )
+    clock.move("forward", outcome.forward_seconds)
+    clock.move("backward", outcome.backward_seconds)
+    clock.move("optimizer", outcome.optimizer_seconds)
+    return outcome
 
 
-def _sample_outcomes(plan: Plan, samples: list[Sample], rows: list[Row], outcome: UpdateOutcome) -> list[SampleOutcome]:
+def _row_facts(row: Row) -> RowFacts:
+    return RowFacts(
+        num_samples=row.num_samples, num_tokens=row.num_tokens, attention_cost=int((row.positions + 1).sum())
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _SeenSample:
+    """A sample as the learner saw it, in numbers and token by token."""
+
+    outcome: SampleOutcome
+    tokens: TrainedTokens
+
+
+def _seen_samples(plan: Plan, samples: list[Sample], rows: list[Row], outcome: UpdateOutcome) -> list[_SeenSample]:
     """What each sample looked like to the learner, in the plan's order."""
-    found: dict[int, SampleOutcome] = {}
+    found: dict[int, _SeenSample] = {}
     for micro_batch, (numbers, row) in enumerate(zip(plan.rows, rows, strict=True)):
         seen = outcome.rows[micro_batch]
         for place, number in enumerate(numbers):
-            tokens = row.sample == place
-            found[number] = _sample_outcome(
-                samples[number],
-                micro_batch,
-                difference=np.abs(seen.logprobs[tokens] - row.sampler_logprobs[tokens]),
-                entropy=seen.entropy[tokens],
-                measures={name: values[tokens] for name, values in seen.measures.items()},
+            tokens, sample = row.sample == place, samples[number]
+            found[number] = _SeenSample(
+                outcome=_sample_outcome(
+                    sample,
+                    micro_batch,
+                    difference=np.abs(seen.logprobs[tokens] - row.sampler_logprobs[tokens]),
+                    entropy=seen.entropy[tokens],
+                    measures={name: values[tokens] for name, values in seen.measures.items()},
+                ),
+                tokens=TrainedTokens(
+                    ticket=sample.ticket,
+                    rollout_index=sample.rollout_index,
+                    sequence_index=sample.sequence_index,
+                    log_probs=seen.logprobs[tokens],
+                    entropies=seen.entropy[tokens],
+                ),
             )
     return [found[number] for number in range(len(samples))]
 

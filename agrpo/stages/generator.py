@@ -10,6 +10,8 @@ import asyncio
 import bisect
 import logging
 import time
+from dataclasses import replace
+from enum import Enum, auto
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.engines import Engine
@@ -19,6 +21,7 @@ from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import newest_after, newest_version
 from agrpo.records.arrow import group_to_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.pace import Pace
 from agrpo.records.progress import Hint, WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.records.score import fills_step
@@ -44,6 +47,17 @@ def run(context: StageContext) -> None:
     renderer = Renderer(config.model)
     engine = config.engine(config.model)
     asyncio.run(_Generator(context, folder, config, order=order, renderer=renderer, engine=engine).generate())
+
+
+class _Hold(Enum):
+    """What keeps a ticket from being started."""
+
+    CONCURRENCY = auto()
+    """As many rollouts as there may be are in flight."""
+    END = auto()
+    """The run needs no further group."""
+    RUN_AHEAD = auto()
+    """It would be too far ahead of training, in versions or in tokens."""
 
 
 class _Generator:
@@ -82,6 +96,11 @@ class _Generator:
         self.told_at = 0.0
         self.listed_at = 0.0
         self.moved_at = time.monotonic()
+        self.held_seconds: float | None = None
+        """How long run-ahead has kept the next ticket from being started; None: not at all."""
+        self.held_at = self.moved_at
+        self.ended_at: float | None = None
+        """When a group ended last."""
 
     async def generate(self) -> None:
         try:
@@ -98,7 +117,11 @@ class _Generator:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
         if time.monotonic() - self.looked_at >= HINT_SECONDS:
             await self._look()
-        while self.serving is not None and not self.version_waits and self._may_start(self.next_ticket):
+        while self.serving is not None and not self.version_waits:
+            hold = self._hold(self.next_ticket)
+            self._note(hold)
+            if hold is not None:
+                break
             self._start(self.next_ticket)
         ended = [ticket for ticket, task in self.running.items() if task.done()]
         for ticket in ended:
@@ -153,6 +176,7 @@ class _Generator:
         self.unserved = None
         self.serving, self.base = ready, ready.attempt
         self.moved_at = time.monotonic()
+        self.ended_at = self.ended_at or self.moved_at
         logger.info("serving version %d (step %d)", ready.version, ready.step)
         self.events.write("version_served", version=ready.version, step=ready.step)
 
@@ -175,40 +199,54 @@ class _Generator:
         if self.tries:
             logger.info("taking over %d claims of an earlier incarnation: %s", len(self.tries), sorted(self.tries))
 
-    def _may_start(self, ticket: int) -> bool:
-        """Whether every bound lets this ticket begin: concurrency, the end of the run, staleness, tokens."""
+    def _hold(self, ticket: int) -> _Hold | None:
+        """The bound that this ticket has to wait for; None: it may begin."""
         rollouts = (len(self.running) + 1) * self.config.sampling.num_generations
         if rollouts > self.config.asynchronous.max_concurrent_rollouts:
-            return False
+            return _Hold.CONCURRENCY
         if self.config.stop.max_steps is None and self.config.stop.epochs is not None:
             if ticket >= self.config.stop.epochs * len(self.order):
-                return False
+                return _Hold.END
         if ticket in self.tries:
-            return True
+            return None
         if self.hint.limit_ticket is not None and ticket >= self.hint.limit_ticket:
-            return False
+            return _Hold.RUN_AHEAD
         assert self.serving is not None
         dropped = self.lookahead.dropped_before(ticket) if self.config.lockstep else self.hint.dropped
         if self.config.stop.max_steps is not None:
             if ticket - dropped >= self.config.stop.max_steps * self.config.step.groups:
-                return False
-        return may_generate(
+                return _Hold.END
+        in_time = may_generate(
             ticket,
             dropped,
             self.serving.version,
             self.config.groups_per_version,
             self.config.asynchronous.max_staleness,
         )
+        return None if in_time else _Hold.RUN_AHEAD
+
+    def _note(self, hold: _Hold | None) -> None:
+        """Keep the time for which run-ahead holds the next ticket back."""
+        now = time.monotonic()
+        if self.held_seconds is not None:
+            self.held_seconds += now - self.held_at
+        elif hold is _Hold.RUN_AHEAD and self.hint.written_at:  # before the learner's first word, nobody holds
+            self.held_seconds = 0.0
+        self.held_at = now
 
     def _start(self, ticket: int) -> None:
         """Claim the ticket and begin its group, unless another worker has it."""
         self.next_ticket = ticket + 1
         number_try = self.tries.pop(ticket, 0)
         owner = self.context.incarnation
+        held, self.held_seconds = self.held_seconds, None
         if self.folder.claims.take(ticket, owner=owner, base=self.base, number_try=number_try):
-            self.running[ticket] = asyncio.create_task(self._generate_group(ticket, number_try))
+            rollouts = (len(self.running) + 1) * self.config.sampling.num_generations
+            cap = self.config.asynchronous.max_concurrent_rollouts
+            pace = Pace(concurrency=rollouts, concurrency_cap=cap, backpressure_seconds=held)
+            self.running[ticket] = asyncio.create_task(self._generate_group(ticket, number_try, pace))
 
-    async def _generate_group(self, ticket: int, number_try: int) -> None:
+    async def _generate_group(self, ticket: int, number_try: int, pace: Pace) -> None:
         claimed_at = time.time()
         assert self.serving is not None
         version = self.serving.version
@@ -233,10 +271,17 @@ class _Generator:
             refusal=refusal,
             claimed_at=claimed_at,
             finished_at=time.time(),
+            pace=replace(pace, interval_seconds=self._interval()),
         )
         if not self.folder.groups.publish(ticket, group_to_arrow(group)):
             logger.info("ticket %d was published by another worker first", ticket)
         self._tell_failures(group)
+
+    def _interval(self) -> float:
+        """Seconds since a group ended last, and the next interval begins."""
+        assert self.ended_at is not None, "no group ends before a version is served"
+        began, self.ended_at = self.ended_at, time.monotonic()
+        return self.ended_at - began
 
     def _tell_failures(self, group: RolloutGroup) -> None:
         """Say which rollouts failed. Raises `EngineError` where nothing comes back any more."""

@@ -14,6 +14,7 @@ from agrpo.queue.lineage import Member, members
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import newest_version
 from agrpo.records.progress import CheckpointState, WeightsReady, dump, load
+from agrpo.stages.clock import StepClock
 from agrpo.stages.execution import Trainee
 from agrpo.weights.filesystem import check_weights, write_weights
 
@@ -27,13 +28,21 @@ class Keeper:
     """Writes the trainee's weights in their three forms, each whole or not at all."""
 
     def __init__(
-        self, folder: RunFolder, config: RunConfig, trainee: Trainee, attempt: int, events: EventStream
+        self,
+        folder: RunFolder,
+        config: RunConfig,
+        trainee: Trainee,
+        *,
+        attempt: int,
+        events: EventStream,
+        clock: StepClock,
     ) -> None:
         self._folder = folder
         self._config = config
         self._trainee = trainee
         self._attempt = attempt
         self._events = events
+        self._clock = clock
         self._checkpointed_at = time.monotonic()
 
     def digest(self) -> str:
@@ -43,6 +52,11 @@ class Keeper:
 
     def publish(self, version: int, step: int) -> None:
         """Publish the weights as `version`: the folder first, then the record that names it."""
+        with self._clock.part("sync"):
+            self._publish(version, step)
+        self._clock.count_sync()
+
+    def _publish(self, version: int, step: int) -> None:
         digest = self.digest()
         key = f"weights/{version:08d}-{digest[:16]}"
         self._write_weights(key)
@@ -85,9 +99,10 @@ class Keeper:
         self._write_weights(damaged.folder)
 
     def _write_weights(self, key: str) -> None:
-        scratch = self._folder.filesystem.scratch()
-        write_weights(scratch, self._trainee.model)
-        self._folder.filesystem.put_folder(key, scratch)
+        with self._clock.part("sync_transfer"):
+            scratch = self._folder.filesystem.scratch()
+            write_weights(scratch, self._trainee.model)
+            self._folder.filesystem.put_folder(key, scratch)
 
     def _delete_old_weights(self, newest: int) -> None:
         """Keep what a group that may still be trained could name, and the newest two."""
@@ -102,6 +117,10 @@ class Keeper:
         return time.monotonic() - self._checkpointed_at >= self._config.checkpoint.every_seconds
 
     def write_checkpoint(self, state: CheckpointState) -> None:
+        with self._clock.part("checkpoint"):
+            self._write_checkpoint(state)
+
+    def _write_checkpoint(self, state: CheckpointState) -> None:
         key = f"checkpoints/{state.step:08d}-{state.attempt:06d}"
         scratch = self._folder.filesystem.scratch()
         extra = dump(state).decode()

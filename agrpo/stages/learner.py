@@ -16,15 +16,19 @@ from agrpo.errors import ReplayMismatch, RewardError
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer, rate_schedule
-from agrpo.queue.run_folder import EventStream, RunFolder
+from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
 from agrpo.records.arrow import scored_from_arrow
+from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import CheckpointState, Done, Plan
 from agrpo.records.score import ScoredGroup
+from agrpo.records.trained_tokens import tokens_to_arrow
+from agrpo.stages.clock import StepClock
 from agrpo.stages.context import StageContext
 from agrpo.stages.execution import StepMaterial, Trainee, carry_out
 from agrpo.stages.keeping import Keeper
-from agrpo.stages.planning import Chooser, Chosen, ConsumedTickets, StepNumbers, make_plan, read_groups
+from agrpo.stages.planning import Chooser, Chosen, StepNumbers, make_plan, read_groups
 from agrpo.stages.run_ahead import RunAhead
+from agrpo.stages.shelf import ConsumedTickets, Shelf
 from agrpo.stages.succession import Inheritance, accede, begin_attempt, check_fence, done_of, plan_of
 
 logger = logging.getLogger(__name__)
@@ -53,7 +57,7 @@ class _Learner:
         self.events = EventStream(folder, context.incarnation)
         self.consumed = ConsumedTickets()
         self.rate = rate_schedule(config.optimizer, self._horizon())
-        self.done_at = time.monotonic()
+        self.clock = StepClock()
         self.step = 0
         self.version = -1
         self.replaced = 0
@@ -67,17 +71,20 @@ class _Learner:
         logger.info("attempt %d begins, after step %d", self.attempt, inheritance.last_step)
         model = load_policy(self.config.model)
         self.trainee = Trainee(model=model, optimizer=build_optimizer(model, self.config.optimizer))
-        self.keeper = Keeper(self.folder, self.config, self.trainee, self.attempt, self.events)
+        self.keeper = Keeper(
+            self.folder, self.config, self.trainee, attempt=self.attempt, events=self.events, clock=self.clock
+        )
         adopted = self._inherit(inheritance) if inheritance.segments else self._begin()
-        self.run_ahead = RunAhead(self.folder, self.config, dropped=self.replaced)
+        shelf = Shelf(self.folder, self.consumed)
+        self.run_ahead = RunAhead(self.folder, self.config, shelf, dropped=self.replaced)
         self.chooser = Chooser(
-            self.folder,
             self.config,
-            self.consumed,
+            shelf,
+            self.clock,
             num_prompts=self._num_prompts(),
             prompts_per_epoch=self.prompts_per_epoch,
             stop=self.context.stop,
-            tell=lambda taken, replaced: self.run_ahead.tell(self.consumed, taken, replaced),
+            tell=self.run_ahead.tell,
             beat=lambda what, seconds: self.folder.beat("learner", what, seconds),
         )
         for plan in adopted:
@@ -96,7 +103,7 @@ class _Learner:
         accede(self.folder, Inheritance(attempt=self.attempt, segments=[], last_step=0, half_done=[]))
         self.version = 0
         self.keeper.publish(self.version, self.step)
-        self.done_at = time.monotonic()
+        self.clock.lap()
         return []
 
     def _inherit(self, inheritance: Inheritance) -> list[Plan]:
@@ -121,11 +128,11 @@ class _Learner:
         adopted = accede(self.folder, inheritance)
         if not self.keeper.is_published(self.version):
             self.keeper.publish(self.version, self.step)
-        self.done_at = time.monotonic()
+        self.clock.lap()
         return adopted
 
     def _replay(self, plan: Plan, recorded: Done) -> None:
-        done = carry_out(self.config, self.trainee, self._material(plan))
+        done = carry_out(self.config, self.trainee, self._material(plan)).done
         if done.digest != recorded.digest:
             differing = [name for name, digest in recorded.digests.items() if done.digests.get(name) != digest]
             raise ReplayMismatch(
@@ -151,7 +158,7 @@ class _Learner:
     def _material(self, plan: Plan, chosen: Chosen | None = None) -> StepMaterial:
         consumed = chosen.consumed if chosen else [self._scored(ticket) for ticket in plan.consumed]
         groups = read_groups(self.folder, plan.tickets)
-        return StepMaterial(plan=plan, groups=groups, consumed=consumed, began_at=self.done_at)
+        return StepMaterial(plan=plan, groups=groups, consumed=consumed, clock=self.clock)
 
     def _scored(self, ticket: int) -> ScoredGroup:
         data = self.folder.scored.read(ticket)
@@ -162,13 +169,22 @@ class _Learner:
 
     def _train_step(self) -> bool:
         """Choose, plan, train, publish. False: there is nothing left to train."""
-        chosen = self.chooser.choose(self.version)
+        with self.clock.part("read"):
+            chosen = self.chooser.choose(self.version)
         if chosen.spent:
             self._say_spent(chosen)
         if not chosen.consumed:
             return False
+        with self.clock.part("read"):
+            groups = read_groups(self.folder, [scored.ticket for scored in chosen.groups])
+        with self.clock.part("plan"):
+            plan = self._plan(chosen, groups)
+        self._finish(plan, StepMaterial(plan=plan, groups=groups, consumed=chosen.consumed, clock=self.clock))
+        return not (chosen.exhausted or chosen.spent)
+
+    def _plan(self, chosen: Chosen, groups: dict[int, RolloutGroup]) -> Plan:
+        """The next step's plan, written."""
         step = self.step + 1
-        groups = read_groups(self.folder, [scored.ticket for scored in chosen.groups])
         numbers = StepNumbers(
             attempt=self.attempt,
             step=step,
@@ -182,8 +198,7 @@ class _Learner:
         if not self.folder.write_plan(plan):
             check_fence(self.folder, self.attempt)
             raise AssertionError(f"step {step} of attempt {self.attempt} was planned by nobody known")
-        self._finish(plan, StepMaterial(plan=plan, groups=groups, consumed=chosen.consumed, began_at=self.done_at))
-        return not (chosen.exhausted or chosen.spent)
+        return plan
 
     def _say_spent(self, chosen: Chosen) -> None:
         """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
@@ -199,15 +214,18 @@ class _Learner:
 
     def _finish(self, plan: Plan, material: StepMaterial) -> None:
         """From the plan to the published version."""
-        done = carry_out(self.config, self.trainee, material)
-        self.done_at = time.monotonic()
-        self.folder.write_done(done)
-        check_fence(self.folder, self.attempt)
+        result = carry_out(self.config, self.trainee, material)
+        done = result.done
+        with self.clock.part("record"):
+            if result.tokens:
+                self.folder.write_tokens(StepKey(done.attempt, done.step), tokens_to_arrow(result.tokens))
+            self.folder.write_done(done)
+            check_fence(self.folder, self.attempt)
         self._count(plan)
         if plan.publish is not None:
             self.keeper.publish(plan.publish, plan.step)
         self.run_ahead.step_consumed(material.consumed, plan.num_replaced)
-        self.run_ahead.tell(self.consumed, set())
+        self.run_ahead.tell(set())
         self.folder.beat("learner", None)
         logger.info(progress_line(done, self.config.stop.max_steps))
         if self.keeper.checkpoint_is_due():
@@ -260,7 +278,7 @@ class _Learner:
         self.keeper.write_checkpoint(self._state())
         self.keeper.export()
         self.events.write("finished", attempt=self.attempt, step=self.step, digest=self.keeper.digest())
-        self.run_ahead.tell(self.consumed, set(), finished=True)
+        self.run_ahead.tell(set(), finished=True)
         logger.info("finished after step %d: digest %s", self.step, self.keeper.digest())
 
 

@@ -17,12 +17,14 @@ import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.arrow import group_from_arrow, scored_from_arrow
+from agrpo.records.arrow import group_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Drop, DropReason, Plan, PlannedSample
 from agrpo.records.sample import Sample, TokenSequence
 from agrpo.records.score import Mark, ScoredGroup, fills_step
 from agrpo.records.seeds import derive_seed
+from agrpo.stages.clock import StepClock
+from agrpo.stages.shelf import Shelf
 from agrpo.staleness import staleness
 from agrpo.waiting import wait_for
 
@@ -36,27 +38,6 @@ _REASONS = {
     Mark.EQUAL_REWARDS: DropReason.EQUAL_REWARDS,
 }
 """Why a marked group is dropped, the strongest reason first."""
-
-
-class ConsumedTickets:
-    """The tickets that plans hold: everything below `floor`, and `above` it."""
-
-    def __init__(self, floor: int = 0, above: set[int] | None = None) -> None:
-        self.floor = floor
-        self.above = set(above or ())
-
-    def __contains__(self, ticket: int) -> bool:
-        return ticket < self.floor or ticket in self.above
-
-    def __len__(self) -> int:
-        return self.floor + len(self.above)
-
-    def add(self, ticket: int) -> None:
-        assert ticket not in self, f"ticket {ticket} is consumed twice"
-        self.above.add(ticket)
-        while self.floor in self.above:
-            self.above.remove(self.floor)
-            self.floor += 1
 
 
 @dataclass(kw_only=True)
@@ -73,6 +54,8 @@ class Chosen:
     spent: bool = False
     """See `Chooser.spent`."""
     untrained_in_a_row: int = 0
+    num_queued_samples: int = 0
+    """Samples that waited when the first group was looked for."""
 
     @property
     def consumed(self) -> list[ScoredGroup]:
@@ -89,9 +72,9 @@ class Chooser:
 
     def __init__(
         self,
-        folder: RunFolder,
         config: RunConfig,
-        consumed: ConsumedTickets,
+        shelf: Shelf,
+        clock: StepClock,
         *,
         num_prompts: int | None,
         prompts_per_epoch: int,
@@ -104,9 +87,9 @@ class Chooser:
         `tell` hears the tickets taken so far for the step and how many of them took no place, so that generators know how
         far they may go. `beat`: see `wait_for`.
         """
-        self._folder = folder
         self._config = config
-        self._consumed = consumed
+        self._shelf = shelf
+        self._clock = clock
         self._num_prompts = num_prompts
         self._prompts_per_epoch = prompts_per_epoch
         self._stop = stop
@@ -125,53 +108,52 @@ class Chooser:
 
     def choose(self, version: int) -> Chosen:
         """Wait for the groups of one step under policy `version`. Consumes nothing: a plan does."""
-        chosen = Chosen()
+        self._shelf.look()
+        chosen = Chosen(num_queued_samples=self._shelf.num_samples())
         taken: set[int] = set()
         while chosen.places < self._config.step.groups and not chosen.exhausted and not chosen.spent:
             if self._is_over(taken):
                 chosen.exhausted = True
                 break
-            scored = wait_for(
+            scored = self._look(taken, chosen) or self._wait(taken, chosen)
+            taken.add(scored.ticket)
+            self._place(chosen, scored, version)
+        chosen.untrained_in_a_row = self.untrained_in_a_row
+        return chosen
+
+    def _wait(self, taken: set[int], chosen: Chosen) -> ScoredGroup:
+        with self._clock.part("wait"):
+            return wait_for(
                 self._what(taken),
                 lambda: self._look(taken, chosen),
                 deadline_seconds=self._config.stop.stall_seconds,
                 stop=self._stop,
                 beat=self._beat,
             )
-            taken.add(scored.ticket)
-            self._place(chosen, scored, version)
-        chosen.untrained_in_a_row = self.untrained_in_a_row
-        return chosen
 
     def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
         self._tell(taken, chosen.num_replaced)
         return self._next(taken)
 
     def _is_over(self, taken: set[int]) -> bool:
-        return self._num_prompts is not None and len(self._consumed) + len(taken) >= self._num_prompts
+        return self._num_prompts is not None and len(self._shelf.consumed) + len(taken) >= self._num_prompts
 
     def _what(self, taken: set[int]) -> str:
         ticket = self._lowest(taken)
         return f"scored group {ticket}" if self._config.lockstep else f"a scored group (lowest open ticket {ticket})"
 
     def _lowest(self, taken: set[int]) -> int:
-        ticket = self._consumed.floor
-        while ticket in self._consumed or ticket in taken:
+        consumed = self._shelf.consumed
+        ticket = consumed.floor
+        while ticket in consumed or ticket in taken:
             ticket += 1
         return ticket
 
     def _next(self, taken: set[int]) -> ScoredGroup | None:
-        lowest = self._lowest(taken)
-        if self._config.lockstep:
-            return self._read(lowest)
-        for ticket in self._folder.scored.numbers(lowest):
-            if ticket not in self._consumed and ticket not in taken:
-                return self._read(ticket)
-        return None
-
-    def _read(self, ticket: int) -> ScoredGroup | None:
-        data = self._folder.scored.read(ticket)
-        return None if data is None else scored_from_arrow(data)
+        lowest, waiting = self._lowest(taken), self._shelf.waiting
+        if lowest in waiting or self._config.lockstep:
+            return waiting.get(lowest) or self._shelf.look().get(lowest)
+        return next((group for ticket, group in self._shelf.look().items() if ticket not in taken), None)
 
     def _place(self, chosen: Chosen, scored: ScoredGroup, version: int) -> None:
         """Give the group a place in the step, or drop it with the reason."""
@@ -239,6 +221,7 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
         num_oversize=len(samples) - len(fitting),
         num_trained_tokens=num_trained_tokens,
         untrained_in_a_row=chosen.untrained_in_a_row,
+        num_queued_samples=chosen.num_queued_samples,
         num_updates=numbers.num_updates + (num_trained_tokens > 0),
         version=numbers.version,
         learning_rate=numbers.learning_rate,

@@ -158,7 +158,7 @@ class _Reader:
             yield self._stream(f"versions/{a}", folder.versions(a), partial(folder.version, a), documents.add_version)
         for a in numbers:
             yield self._stream(
-                f"steps/{a}", folder.done_steps(a), self._step_reader(folder.done, a), documents.add_done
+                f"steps/{a}", folder.done_steps(a), self._step_reader(self._finished, a), documents.add_done
             )
         for a in numbers:
             read = self._step_reader(folder.plan, a)
@@ -195,6 +195,10 @@ class _Reader:
     def _attempt(self, number: int) -> Attempt | None:
         data = self.folder.filesystem.get(f"attempts/{number:06d}.json")
         return None if data is None else load(Attempt, memoryview(data))
+
+    def _finished(self, key: StepKey) -> documents.FinishedStep | None:
+        done = self.folder.done(key)
+        return None if done is None else documents.FinishedStep(done=done, tokens=self.folder.tokens(key))
 
     def _step_reader(self, read: Callable[[StepKey], T | None], attempt: int) -> Callable[[int], T | None]:
         return lambda step: read(StepKey(attempt, step))

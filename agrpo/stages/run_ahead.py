@@ -6,10 +6,9 @@ import time
 
 from agrpo.config import RunConfig
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.arrow import scored_from_arrow
 from agrpo.records.progress import Hint
 from agrpo.records.score import ScoredGroup
-from agrpo.stages.planning import ConsumedTickets
+from agrpo.stages.shelf import Shelf
 from agrpo.staleness import limit_ticket
 
 LEAST_SECONDS = 0.05
@@ -22,12 +21,10 @@ class RunAhead:
     of groups of the length seen so far would take.
     """
 
-    def __init__(self, folder: RunFolder, config: RunConfig, *, dropped: int) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, shelf: Shelf, *, dropped: int) -> None:
         self._folder = folder
         self._config = config
-        self._tokens: dict[int, int] = {}
-        self._seen_groups = 0
-        self._seen_tokens = 0
+        self._shelf = shelf
         self._step_tokens: float | None = None
         self._dropped = dropped
         self._told: Hint | None = None
@@ -37,10 +34,8 @@ class RunAhead:
         """A plan consumed these groups, `dropped` of which took no place of the step."""
         self._step_tokens = float(sum(sum(group.num_forwarded_tokens) for group in groups)) or self._step_tokens
         self._dropped += dropped
-        for group in groups:
-            self._tokens.pop(group.ticket, None)
 
-    def tell(self, consumed: ConsumedTickets, taken: set[int], dropped: int = 0, *, finished: bool = False) -> None:
+    def tell(self, taken: set[int], dropped: int = 0, *, finished: bool = False) -> None:
         """Write the hint, where it says something new; unless the run is finished, not more often than generators look.
 
         `taken`: groups chosen for a step that is not planned yet, of which `dropped` take no place in it.
@@ -49,8 +44,10 @@ class RunAhead:
         if now - self._told_at < LEAST_SECONDS and not finished:
             return
         self._told_at = now
-        limit = None if self._config.lockstep else self._limit(consumed, taken)
-        hint = Hint(limit_ticket=limit, dropped=self._dropped + dropped, floor=consumed.floor, finished=finished)
+        limit = None if self._config.lockstep else self._limit(taken)
+        hint = Hint(
+            limit_ticket=limit, dropped=self._dropped + dropped, floor=self._shelf.consumed.floor, finished=finished
+        )
         if hint != self._told:
             self._told = hint
             self._folder.write_hint(
@@ -63,19 +60,10 @@ class RunAhead:
                 )
             )
 
-    def _limit(self, consumed: ConsumedTickets, taken: set[int]) -> int:
-        self._read_scored(consumed)
-        mean = self._seen_tokens / self._seen_groups if self._seen_groups else None
+    def _limit(self, taken: set[int]) -> int:
+        consumed = self._shelf.consumed
+        tokens = {ticket: sum(group.num_forwarded_tokens) for ticket, group in self._shelf.look().items()}
+        mean = self._shelf.tokens_seen / self._shelf.num_seen if self._shelf.num_seen else None
         step_tokens = self._step_tokens or self._config.step.groups * (mean or 1.0)
         allowance = max(self._config.asynchronous.max_staleness, 1) * step_tokens
-        return limit_ticket(consumed.above | taken, consumed.floor, self._tokens, mean, allowance)
-
-    def _read_scored(self, consumed: ConsumedTickets) -> None:
-        for ticket in self._folder.scored.numbers(consumed.floor):
-            if ticket in self._tokens or ticket in consumed:
-                continue
-            data = self._folder.scored.read(ticket)
-            assert data is not None, f"scored slot {ticket} was listed and is gone"
-            self._tokens[ticket] = sum(scored_from_arrow(data).num_forwarded_tokens)
-            self._seen_groups += 1
-            self._seen_tokens += self._tokens[ticket]
+        return limit_ticket(consumed.above | taken, consumed.floor, tokens, mean, allowance)

@@ -14,7 +14,7 @@ from agrpo.records.arrow import group_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Hint
 from agrpo.records.sample import sequences_of
-from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
+from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
 
@@ -88,17 +88,20 @@ class _Scorer:
         if not waiting or len(self.running) >= MOST_AT_ONCE:
             return
         self.finished |= set(self.folder.scored.numbers(self.floor))
-        for ticket in waiting[: MOST_AT_ONCE - len(self.running)]:
-            if ticket not in self.finished:
-                self.running[ticket] = asyncio.create_task(self._score_group(ticket))
-                self.moved_at = time.monotonic()
+        waiting = [ticket for ticket in waiting if ticket not in self.finished]
+        for place, ticket in enumerate(waiting[: MOST_AT_ONCE - len(self.running)], 1):
+            self.running[ticket] = asyncio.create_task(self._score_group(ticket, len(waiting) - place))
+            self.moved_at = time.monotonic()
 
-    async def _score_group(self, ticket: int) -> None:
+    async def _score_group(self, ticket: int, queue_size: int) -> None:
         data = self.folder.groups.read(ticket)
         assert data is not None, f"group slot {ticket} was listed and is gone"
         group = group_from_arrow(data)
+        began, waited = time.monotonic(), max(0.0, time.time() - group.finished_at)
         scores = await self._judge(group)
-        self.folder.scored.publish(ticket, scored_to_arrow(scored_group(group, scores, self.config.step.micro_tokens)))
+        scoring = Scoring(seconds=time.monotonic() - began, wait_seconds=waited, queue_size=queue_size)
+        scored = replace(scored_group(group, scores, self.config.step.micro_tokens), scoring=scoring)
+        self.folder.scored.publish(ticket, scored_to_arrow(scored))
         self.finished.add(ticket)
 
     async def _judge(self, group: RolloutGroup) -> list[Score]:
@@ -142,8 +145,12 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         num_forwarded_tokens=[sum(len(sequence.tokens) for sequence in own) for own in sequences],
         stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
         duplicates=duplicates,
+        num_turns=[len(rollout.turns) for rollout in group.rollouts],
+        num_sequences=[sum(sequence.num_trained > 0 for sequence in own) for own in sequences],
+        duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=time.time(),
+        pace=group.pace,
     )
 
 

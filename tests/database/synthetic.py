@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
+import numpy as np
 
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
 from agrpo.records.arrow import group_to_arrow, scored_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.pace import Pace
 from agrpo.records.progress import (
     Acknowledgement,
     Attempt,
@@ -22,16 +24,21 @@ from agrpo.records.progress import (
     Plan,
     PlannedSample,
     Probe,
+    RowFacts,
     SampleOutcome,
+    StepTimings,
     WeightsReady,
 )
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sample import sequences_of
-from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
+from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.records.trained_tokens import TrainedTokens, tokens_to_arrow
 
 T0 = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""
+
+MICRO_TOKENS = 10
 
 
 def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False) -> RunFolder:
@@ -76,6 +83,12 @@ def add_group(folder: RunFolder, ticket: int, rollouts: Sequence[Rollout] | None
         generator="generator-a",
         claimed_at=T0 + ticket,
         finished_at=T0 + ticket + 1,
+        pace=Pace(
+            concurrency=4 + ticket,
+            concurrency_cap=16,
+            backpressure_seconds=0.5 * ticket if ticket % 2 else None,
+            interval_seconds=0.25,
+        ),
     )
     folder.groups.publish(ticket, group_to_arrow(group))
 
@@ -114,8 +127,13 @@ def add_scores(
         num_forwarded_tokens=[sum(len(own.tokens) for own in sequences_of(rollout)) for rollout in group.rollouts],
         stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
         duplicates=[False] * len(rewards),
+        num_turns=[len(rollout.turns) for rollout in group.rollouts],
+        num_sequences=[len(sequences_of(rollout)) for rollout in group.rollouts],
+        duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=T0 + ticket + 2,
+        pace=group.pace,
+        scoring=Scoring(seconds=0.125, wait_seconds=0.5 + ticket, queue_size=ticket),
     )
     folder.scored.publish(ticket, scored_to_arrow(scored))
 
@@ -142,6 +160,7 @@ def add_plan(
         samples=samples,
         rows=[[number] for number in range(len(samples))],
         num_trained_tokens=5 * len(tickets),
+        num_queued_samples=2 * len(tickets),
         version=version,
         learning_rate=1e-3,
         seed=key.step,
@@ -161,7 +180,32 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
     consumed = [scored_from_arrow(data) for ticket in plan.consumed if (data := folder.scored.read(ticket)) is not None]
     total = num_tokens + sum(outcome.num_tokens for outcome in outcomes)
     facts = StepFacts(
-        plan=plan, consumed=consumed, samples=outcomes, loss=0.5, grad_norm=2.0, num_tokens=total, step_seconds=1.0
+        plan=plan,
+        consumed=consumed,
+        samples=outcomes,
+        rows=[
+            RowFacts(
+                num_samples=1, num_tokens=one.num_tokens, attention_cost=one.num_tokens * (one.num_tokens + 1) // 2
+            )
+            for one in outcomes
+        ],
+        micro_tokens=MICRO_TOKENS,
+        loss=0.5,
+        grad_norm=2.0,
+        num_tokens=total,
+        timings=StepTimings(
+            step_seconds=4.0,
+            wait_seconds=1.0,
+            read_seconds=0.125,
+            plan_seconds=0.125,
+            forward_seconds=0.5,
+            backward_seconds=1.0,
+            optimizer_seconds=0.25,
+            sync_seconds=0.75,
+            sync_transfer_seconds=0.5,
+            other_seconds=0.25,
+            num_syncs=1,
+        ),
     )
     done = Done(
         attempt=plan.attempt,
@@ -172,6 +216,8 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
         grad_norm=2.0,
         metrics=measure_step(facts) if len(consumed) == len(plan.consumed) else {"loss": 0.5},
         samples=outcomes,
+        rows=facts.rows,
+        timings=facts.timings,
         num_tokens=total,
         num_prompts=len(plan.consumed),
         publish=plan.publish,
@@ -179,6 +225,17 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
         started_at=T0 + 10 * plan.step,
         finished_at=T0 + 10 * plan.step + 5,
     )
+    tokens = [
+        TrainedTokens(
+            ticket=one.ticket,
+            rollout_index=one.rollout_index,
+            sequence_index=0,
+            log_probs=np.full(one.num_trained_tokens, -0.75, np.float32),
+            entropies=np.full(one.num_trained_tokens, one.entropy_mean, np.float32),
+        )
+        for one in outcomes
+    ]
+    folder.write_tokens(StepKey(plan.attempt, plan.step), tokens_to_arrow(tokens))
     folder.write_done(done)
     return done
 

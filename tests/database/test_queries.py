@@ -9,6 +9,7 @@ import pytest
 
 import agrpo
 from agrpo.database.queries import connect, query
+from agrpo.database.schema import VERSION
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseBusy, DatabaseError
 from tests.database.other_process import holding
@@ -26,12 +27,12 @@ def test_the_file_its_folder_and_the_run_all_name_the_database(tmp_path):
     folder = new_run(tmp_path / "run")
     Database(folder.database).ledger()
     for named in (folder.database, str(folder.database), tmp_path / "run", str(tmp_path / "run"), folder):
-        assert query(named, "SELECT version FROM schema_info").to_pydict() == {"version": [1]}
+        assert query(named, "SELECT version FROM schema_info").to_pydict() == {"version": [VERSION]}
 
 
 def test_agrpo_offers_connect_at_its_door(path):
     with agrpo.connect(path) as connection:
-        assert connection.execute("SELECT version FROM schema_info").fetchall() == [(1,)]
+        assert connection.execute("SELECT version FROM schema_info").fetchall() == [(VERSION,)]
 
 
 def test_a_connection_only_reads_and_shows_times_in_utc(path):

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from agrpo.database.ledger import Entry
+from agrpo.database.schema import VERSION
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseBusy, DatabaseError
 from tests.database.other_process import holding
@@ -159,7 +160,7 @@ def test_an_older_schema_is_built_again_and_a_newer_one_is_refused(database):
     assert len(Database(database.path).ledger()) == 0
     assert any(name.startswith("run.duckdb.version-0-") for name in names(database))
     _set_version(database, 99)
-    with pytest.raises(DatabaseError, match="has schema version 99, this agrpo writes 1: upgrade agrpo"):
+    with pytest.raises(DatabaseError, match=f"has schema version 99, this agrpo writes {VERSION}: upgrade agrpo"):
         Database(database.path).ledger()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agrpo.metrics import StepFacts, measure_step
-from agrpo.records.progress import Drop, DropReason, Plan
+from agrpo.records.progress import Drop, DropReason, Plan, StepTimings
 from agrpo.records.score import Score, ScoredGroup
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
@@ -27,7 +27,17 @@ def facts(group: ScoredGroup, reason: DropReason) -> StepFacts:
         config_digest="",
         planned_at=0.0,
     )
-    return StepFacts(plan=plan, consumed=[group], samples=[], loss=0.0, grad_norm=0.0, num_tokens=0, step_seconds=1.0)
+    return StepFacts(
+        plan=plan,
+        consumed=[group],
+        samples=[],
+        rows=[],
+        micro_tokens=4,
+        loss=0.0,
+        grad_norm=0.0,
+        num_tokens=0,
+        timings=StepTimings(),
+    )
 
 
 def scored(lengths: tuple[int, ...]) -> ScoredGroup:

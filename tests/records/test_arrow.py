@@ -10,9 +10,10 @@ import pytest
 from agrpo.errors import RecordError
 from agrpo.records.arrow import GROUP_SCHEMA, group_from_arrow, group_to_arrow, scored_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
-from agrpo.records.score import Mark, Score, ScoredGroup
+from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 
 TURN = TurnRecord(
     prompt_ids=[3, 4],
@@ -70,6 +71,11 @@ def test_scores_come_back_as_they_were():
         num_forwarded_tokens=[4, 0],
         stop_reasons=[StopReason.STOP, StopReason.TIMEOUT],
         duplicates=[False, False],
+        num_turns=[1, 2],
+        num_sequences=[1, 0],
+        duration_seconds=[0.5, 0.25],
+        pace=Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5, interval_seconds=2.0),
+        scoring=Scoring(seconds=0.25, wait_seconds=0.0, queue_size=3),
         scored_at=2.5,
     )
     found = scored_from_arrow(scored_to_arrow(scored))

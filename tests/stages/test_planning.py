@@ -10,7 +10,9 @@ from agrpo.config import RunConfig
 from agrpo.errors import DeadlineExceeded, Stopped
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import DropReason
-from agrpo.stages.planning import Chooser, ConsumedTickets, StepNumbers, make_plan, read_groups, samples_of_plan
+from agrpo.stages.clock import StepClock
+from agrpo.stages.planning import Chooser, StepNumbers, make_plan, read_groups, samples_of_plan
+from agrpo.stages.shelf import ConsumedTickets, Shelf
 from tests.stages.groups import a_config, a_group, publish
 
 NUMBERS = StepNumbers(attempt=0, step=1, version=0, num_updates=0, learning_rate=1e-3, publish=1, config_digest="c")
@@ -26,9 +28,9 @@ def a_chooser(
     stop: threading.Event | None = None,
 ) -> Chooser:
     return Chooser(
-        folder,
         config,
-        consumed or ConsumedTickets(),
+        Shelf(folder, consumed or ConsumedTickets()),
+        StepClock(),
         num_prompts=num_prompts,
         prompts_per_epoch=prompts_per_epoch,
         stop=stop or threading.Event(),

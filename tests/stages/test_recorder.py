@@ -97,6 +97,7 @@ def test_everything_a_run_writes_is_recorded_once(run_url):
         "scored_groups": 4,
         "scores": 8,
         "step_groups": 3,
+        "step_rows": 4,
         "steps": 2,
         "turns": 8,
         "versions": 1,

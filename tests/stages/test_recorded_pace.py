@@ -1,0 +1,89 @@
+"""What a real run records of its pace, its timings and its trained tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agrpo.config import resolve
+from agrpo.database.queries import query
+from agrpo.database.writer import Database
+from agrpo.queue.run_folder import RunFolder
+from agrpo.runs import prepare
+from agrpo.stages.recorder import record_once
+from tests.stages.walk import settings, walk
+
+
+@pytest.fixture(scope="module")
+def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    place = tmp_path_factory.mktemp("pace")
+    prompts = place / "prompts.jsonl"
+    rows = [{"prompt": [{"role": "user", "content": f"{first}+1 ="}]} for first in range(8)]
+    prompts.write_text("\n".join(json.dumps(row) for row in rows))
+    folder = prepare(resolve(values=settings(tiny_model, prompts, place, asynchronous={"max_staleness": 1})))
+    walk(folder)
+    record_once(folder, Database(folder.database))
+    return folder
+
+
+def asked(folder: RunFolder, sql: str) -> list[tuple]:
+    return [tuple(row.values()) for row in query(folder.database, sql).to_pylist()]
+
+
+def test_the_parts_of_a_step_add_up_to_its_wall_time(finished: RunFolder):
+    parts = "wait read plan forward backward optimizer digest record sync checkpoint other".split()
+    total = " + ".join(f"{part}_seconds" for part in parts)
+    rows = asked(finished, f"SELECT step, step_seconds, {total}, forward_seconds, backward_seconds FROM live_steps")
+    assert len(rows) == 4
+    for _, whole, summed, forward, backward in rows:
+        assert summed == pytest.approx(whole, abs=1e-9)
+        assert forward > 0 < backward
+    # The publish after step k lies in the window of step k + 1; version 0 came before the first.
+    assert asked(finished, "SELECT num_syncs FROM live_steps ORDER BY step") == [(0,), (1,), (1,), (1,)]
+
+
+def test_every_trained_token_has_the_learners_log_prob_and_entropy(finished: RunFolder):
+    rows = asked(
+        finished,
+        "SELECT log_probs, entropies, output_log_probs, num_trained_tokens, ratio_mean, entropy_mean "
+        "FROM live_samples JOIN turns USING (ticket, rollout_index)",
+    )
+    assert len(rows) > 8
+    for learner, entropies, sampler, trained, ratio, entropy in rows:
+        assert len(learner) == len(entropies) == len(sampler) == trained
+        assert np.exp(np.subtract(learner, sampler)).mean() == pytest.approx(ratio, abs=1e-5)
+        assert np.mean(entropies) == pytest.approx(entropy, abs=1e-5)
+
+
+def test_a_group_says_what_ran_beside_it_and_how_long_run_ahead_held_it_back(finished: RunFolder):
+    rows = asked(
+        finished, "SELECT ticket, concurrency, concurrency_cap, backpressure_seconds, interval_seconds FROM groups"
+    )
+    assert {cap for _, _, cap, _, _ in rows} == {512}
+    assert all(running % 4 == 0 and running >= 4 for _, running, _, _, _ in rows)
+    held = [seconds for _, _, _, seconds, _ in rows if seconds is not None]
+    assert held and min(held) >= 0
+    assert dict(asked(finished, "SELECT ticket, backpressure_seconds FROM groups"))[0] is None
+    assert all(interval >= 0 for *_, interval in rows)
+
+
+def test_scores_say_how_long_the_group_waited_and_who_waited_with_it(finished: RunFolder):
+    rows = asked(finished, "SELECT score_seconds, score_wait_seconds, score_queue_size FROM scored_groups")
+    assert rows
+    for seconds, waited, queue in rows:
+        assert seconds > 0 and waited >= 0 and queue >= 0
+
+
+def test_rows_of_a_step_hold_its_samples(finished: RunFolder):
+    rows = asked(
+        finished,
+        "SELECT r.step, row_index, r.num_samples, r.num_tokens, r.attention_cost, count(*), sum(s.num_tokens), "
+        "sum(s.num_tokens * (s.num_tokens + 1) // 2) FROM live_step_rows r JOIN live_samples s "
+        "ON (r.step, r.row_index) = (s.step, s.micro_batch) GROUP BY ALL",
+    )
+    assert len(rows) == 4
+    for _, _, samples, tokens, cost, counted, summed, pairs in rows:
+        assert (samples, tokens, cost) == (counted, summed, pairs)
