@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from typing import Annotated
+
+import typer
+
 from agrpo.cli.printing import say
+
+PlainOption = Annotated[
+    bool,
+    typer.Option(
+        "--plain", help="One plain line per step instead of the live view, as it is where no terminal shows it."
+    ),
+]
 
 
 def ensure_prefect() -> None:
@@ -12,11 +24,19 @@ def ensure_prefect() -> None:
     ensure_api()
 
 
-def follow(run_url: str) -> None:
-    """Run or resume the run's stages to their end."""
+def follow(run_url: str, *, plain: bool = False) -> None:
+    """Run or resume the run's stages to their end, with the live view where a terminal can show it."""
+    from agrpo.instruments.live.showing import LiveView, can_show
+    from agrpo.queue.run_folder import RunFolder
     from flows.train import follow as follow_flow
 
-    follow_flow(run_url, _show_line)
+    if plain or not can_show():
+        follow_flow(run_url, _say_line)
+        return
+    with LiveView(RunFolder.open(run_url), since=time.time()) as view:
+        follow_flow(run_url, _say_warning)
+    if view.error is not None:
+        say(f"warning: the live view ended early: {type(view.error).__name__}: {view.error}")
 
 
 def say_done(run_url: str) -> None:
@@ -24,11 +44,17 @@ def say_done(run_url: str) -> None:
     say(f"done; ask it with: agrpo sql {run_url} \"SELECT step, value FROM live_metrics WHERE name = 'reward'\"")
 
 
-def _show_line(stage: str, line: str) -> None:
+def _say_line(stage: str, line: str) -> None:
     """One plain line per step, and whatever asks for attention."""
-    level, _, rest = line[9:].partition(" ")
-    speaker, _, message = rest.partition(" ")
+    _, level, speaker, message = [*line.split(" ", 3), "", "", "", ""][:4]
     if level == "INFO" and speaker == "agrpo.stages.learner":
         say(message)
-    elif level in ("WARNING", "ERROR", "CRITICAL"):
-        say(f"{level.lower()}: {stage}: {message}")
+    _say_warning(stage, line)
+
+
+def _say_warning(stage: str, line: str) -> None:
+    from agrpo.instruments.live.notices import notice_of
+
+    notice = notice_of(stage, line)
+    if notice is not None:
+        say(str(notice))

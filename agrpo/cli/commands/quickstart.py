@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from agrpo.cli.arguments import DirOption
 from agrpo.cli.commands import Panel
-from agrpo.cli.following import follow
+from agrpo.cli.following import PlainOption, follow
 from agrpo.cli.printing import TableFormat, print_table, say
 
 PANEL = Panel.TRAIN
@@ -23,6 +24,7 @@ def quickstart(
     ] = "thinking",
     seed: Annotated[int, typer.Option(min=0, help="Of the model, the warm start and the run.")] = 1,
     runs_dir: DirOption = "./runs",
+    plain: PlainOption = False,
 ) -> None:
     """Train a tiny model from scratch on this machine, in minutes, and look at the run.
 
@@ -31,5 +33,7 @@ def quickstart(
     """
     from agrpo.quickstart.command import Terminal, run_quickstart
 
-    terminal = Terminal(say=say, show=lambda table: print_table(table, TableFormat.TABLE), follow=follow)
+    terminal = Terminal(
+        say=say, show=lambda table: print_table(table, TableFormat.TABLE), follow=partial(follow, plain=plain)
+    )
     run_quickstart(task, seed=seed, runs_dir=runs_dir, terminal=terminal)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from agrpo.cli.arguments import DirOption, RunArgument
 from agrpo.cli.commands import Panel
-from agrpo.cli.following import follow, say_done
+from agrpo.cli.following import PlainOption, follow, say_done
 from agrpo.cli.printing import say
 
 PANEL = Panel.TRAIN
 
 
-def resume(run: RunArgument, runs_dir: DirOption = "./runs") -> None:
+def resume(run: RunArgument, runs_dir: DirOption = "./runs", plain: PlainOption = False) -> None:
     """Go on with a run that was stopped or killed.
 
     The learner loads the newest checkpoint and replays the steps recorded after it, to the very weights it had
@@ -20,5 +20,5 @@ def resume(run: RunArgument, runs_dir: DirOption = "./runs") -> None:
 
     found = find(run, runs_dir)
     say(f"run {found.url}")
-    follow(found.url)
+    follow(found.url, plain=plain)
     say_done(found.url)

@@ -1,0 +1,4 @@
+"""The live view: a run as it goes on, read from its folder alone, so that watching keeps nobody of the run waiting.
+
+`looking.py` reads, `drawing.py` draws what was read, `showing.py` keeps a terminal up to date, `telling.py` a pipe.
+"""

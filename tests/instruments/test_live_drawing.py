@@ -1,0 +1,165 @@
+"""What the live view shows, as text, in terminals of several sizes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from agrpo.instruments.diagnosis import Finding, Severity
+from agrpo.instruments.live.drawing import Drawing, duration
+from agrpo.instruments.live.looking import Look, StageWord, State
+from agrpo.instruments.live.notices import Notice
+from tests.instruments.watched import document, looked, point
+
+POINTS = [
+    point(1, reward=0.2),
+    point(2, reward=0.4, perf__wall_clock_forwarded_tokens_per_s=900.0),
+    point(
+        3,
+        reward=0.9,
+        completions__mean_length=15.84,
+        completions__clipped_ratio=0.125,
+        entropy=0.0367,
+        frac_zero_std_groups=0.66,
+        sample__staleness_mean=1.5,
+        sample__staleness_max=2.0,
+        rollout__queue_size=88.0,
+        rollout__generated_tokens_per_s=3456.7,
+        perf__wall_clock_forwarded_tokens_per_s=2122.4,
+    ),
+]
+NOTICES = [Notice(at=f"16:09:4{second}", level="warning", stage="scorer", text=f"odd {second}") for second in range(9)]
+
+
+def shown(look: Look, width: int = 80, height: int = 24, encoding: str = "utf-8") -> list[str]:
+    """The lines of the terminal."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, height=height)
+    console.print(Drawing(look))
+    file.seek(0)
+    return [line.rstrip() for line in file.read().splitlines()]
+
+
+def line_of(label: str, look: Look, width: int = 80) -> str:
+    (line,) = [line for line in shown(look, width) if line.lstrip("●○! ").startswith(label)]
+    return line
+
+
+def test_the_head_tells_name_state_step_share_and_time_left():
+    name, progress, *_ = shown(looked(POINTS), width=60)
+    assert name == f"small{'':47}training"
+    assert progress == f"step 3/4  {'━' * 20}{'─' * 6}   75 %  about 10 s left"
+
+
+def test_time_that_has_passed_since_the_newest_step_is_taken_off():
+    assert shown(looked([point(1), point(2)]))[1].endswith("50 %  about 10 s left")
+
+
+def test_in_epochs_the_share_is_of_prompts_and_no_last_step_is_told():
+    look = looked(POINTS[:2], told=document(max_steps=None, epochs=2))
+    assert shown(look, width=60)[1].startswith("step 2  ━━")
+    assert " 40 %  about 20 s left" in shown(look, width=60)[1]
+
+
+def test_a_resumed_run_tells_its_attempt():
+    assert shown(looked([point(1, attempt=2)]))[0].endswith("training, attempt 2")
+
+
+def test_every_measure_has_its_unit_and_one_that_was_not_logged_is_left_out():
+    look = looked(POINTS)
+    assert line_of("tokens/s", look, 60) == "tokens/s       3,457 generated, 2,122 forwarded"
+    assert line_of("completions", look, 60) == "completions    15.8 tokens, 12 % cut off"
+    assert line_of("entropy", look, 60) == "entropy        0.037 nats"
+    assert line_of("equal rewards", look, 60) == "equal rewards  66 % of the groups"
+    assert line_of("staleness", look, 60) == "staleness      mean 1.5, max 2 of 2 versions"
+    assert line_of("queue", look, 60) == "queue          11 groups scored; 88 samples when choosing"
+    assert line_of("run-ahead", look, 60) == "run-ahead      15 of 69 groups (3 generating, 1 unscored)"
+    assert not [line for line in shown(looked(POINTS[:1])) if line.startswith(("entropy", "tokens/s", "staleness"))]
+
+
+def test_a_measure_has_its_own_curve_where_the_terminal_is_wide_enough():
+    look = looked([point(step, entropy=0.25 * step) for step in (1, 2, 3)])
+    assert line_of("entropy", look, 80) == f"{'entropy        0.750 nats':<55}▁▅█"
+    assert line_of("entropy", look, 78) == "entropy        0.750 nats"
+
+
+def test_the_reward_curve_has_its_extremes_at_the_axis_and_the_newest_below():
+    look = looked([point(step, reward=0.1 * step) for step in (1, 2, 3, 4)])
+    assert shown(look, width=36, height=17)[3:7] == [
+        "  0.400 │                  ██████",
+        " reward │      ▁▁▁▁▁▁████████████",
+        "  0.100 │▁▁▁▁▁▁██████████████████",
+        "         step 4: reward 0.400",
+    ]
+    assert shown(look, width=64, height=17)[6] == f"{'':9}step 1{'':26}step 4: reward 0.400"
+
+
+def test_stages_say_what_they_do_what_they_wait_for_and_since_when():
+    stages = [
+        StageWord(name="generator", spoken=True, waiting_for="leave to start ticket 8", waited_seconds=16.2),
+        StageWord(name="scorer", spoken=True, quiet_seconds=20.4, silent=True),
+        StageWord(name="learner", spoken=True),
+        StageWord(name="recorder", spoken=False),
+    ]
+    look = looked(POINTS, stages=stages)
+    assert line_of("generator", look) == "○ generator    waits for leave to start ticket 8, 16 s"
+    assert line_of("scorer", look) == "! scorer       silent for 20 s; it worked"
+    assert line_of("learner", look) == "● learner      works"
+    assert line_of("recorder", look) == "○ recorder     has not spoken yet"
+
+
+def test_a_run_without_a_step_says_so():
+    lines = shown(looked(state=State.STARTING))
+    assert lines[0].endswith("starting")
+    assert lines[1] == "no step is done yet"
+    assert "reward   nothing scored yet" in lines
+
+
+def test_a_finished_run_shows_neither_stages_nor_queue_nor_time_left():
+    text = "\n".join(shown(looked([*POINTS, point(4, reward=1.0)], state=State.FINISHED, ended=True)))
+    assert "finished" in text
+    assert " 100 %\n" in text
+    assert not any(word in text for word in ("generator", "queue", "run-ahead", "left"))
+
+
+def test_findings_say_what_to_change_and_warnings_when_they_came():
+    finding = Finding(rule="A-1", severity=Severity.WARNING, title="Answers repeat", reading="r", change="Raise it.")
+    lines = shown(looked(POINTS, notices=NOTICES, findings=[finding]), height=40)
+    assert lines[-8] == "warning        Answers repeat. Raise it."
+    assert lines[-1] == "16:09:48 warning scorer: odd 8"
+
+
+def test_a_taller_terminal_shows_more_of_the_newest_warnings():
+    told = {
+        height: [line[-5:] for line in shown(looked(notices=NOTICES), height=height) if "odd" in line]
+        for height in (24, 40)
+    }
+    assert told[24] == ["odd 6", "odd 7", "odd 8"]
+    assert told[40] == ["odd 3", "odd 4", "odd 5", "odd 6", "odd 7", "odd 8"]
+
+
+@pytest.mark.parametrize("height", [1, 3, 8, 16, 24, 40])
+@pytest.mark.parametrize("width", [1, 10, 24, 80, 200])
+def test_no_terminal_is_too_small(width: int, height: int):
+    lines = shown(looked(POINTS, notices=NOTICES), width, height)
+    assert len(lines) <= max(1, height - 2)
+    assert max(map(len, lines)) <= width
+
+
+def test_a_terminal_without_blocks_gets_plain_characters():
+    lines = shown(looked(POINTS, notices=NOTICES), encoding="ascii")
+    assert "\n".join(lines).isascii()
+    assert "###" in lines[1]
+    assert "* learner      works" in lines
+
+
+def test_durations_are_rounded_as_one_would_say_them():
+    assert [duration(seconds) for seconds in (0.4, 89.0, 95.0, 5000.0, 11_100.0)] == [
+        "0 s",
+        "89 s",
+        "2 min",
+        "83 min",
+        "3 h 05 min",
+    ]

@@ -1,0 +1,99 @@
+"""What one look at a run's folder finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agrpo.instruments.live.line import step_line
+from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onlooker, State
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import Hint
+from agrpo.stages.learner import progress_line
+from tests.database.synthetic import add_step
+from tests.instruments.watched import document, going_on
+
+
+def beat_at(folder: RunFolder, stage: str) -> float:
+    """When the stage spoke last."""
+    return next(beat["at"] for beat in folder.beats() if beat["stage"] == stage)
+
+
+def test_groups_are_counted_where_they_are_by_listing_alone(tmp_path: Path):
+    pipeline = Onlooker(going_on(tmp_path / "run")).look(0.0).pipeline
+    assert (pipeline.generating, pipeline.unscored, pipeline.scored) == (1, 1, 3)
+    assert (pipeline.ahead, pipeline.most) == (5, 8)
+
+
+def test_a_stage_that_waits_has_waited_since_before_it_last_said_so(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    folder.beat("learner", "a scored group", 3.0)
+    said = beat_at(folder, "learner")
+    look = Onlooker(folder).look(said + 2.0)
+    learner = next(stage for stage in look.stages if stage.name == "learner")
+    assert (learner.waiting_for, learner.waited_seconds, learner.silent) == ("a scored group", 5.0, False)
+    assert [stage.name for stage in look.stages if not stage.spoken] == ["generator", "scorer", "recorder"]
+
+
+def test_a_stage_is_silent_after_ten_seconds_and_the_recorder_after_its_pause_more(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    folder.beat("scorer", None)
+    folder.beat("recorder", None)
+    onlooker, later = Onlooker(folder), beat_at(folder, "recorder") + 11.0
+    assert [stage.name for stage in onlooker.look(later).stages if stage.silent] == ["scorer"]
+    assert [stage.name for stage in onlooker.look(later + 1.5).stages if stage.silent] == ["scorer", "recorder"]
+
+
+def test_the_state_follows_what_the_stages_say(tmp_path: Path):
+    folder = RunFolder.create(str(tmp_path / "begun"), document())
+    assert Onlooker(folder).look(0.0).state is State.STARTING
+    folder = going_on(tmp_path / "run")
+    folder.beat("learner", None)
+    said = beat_at(folder, "learner")
+    assert Onlooker(folder).look(said).state is State.TRAINING
+    assert Onlooker(folder).look(said + 11.0).state is State.SILENT
+    folder.write_hint(Hint(limit_ticket=9, dropped=0, floor=1, finished=True))
+    assert Onlooker(folder).look(said + 11.0).state is State.FINISHED
+
+
+def test_a_finished_run_has_ended_once_no_stage_speaks_and_an_unfinished_one_a_minute_later(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    folder.beat("learner", None)
+    onlooker, said = Onlooker(folder), beat_at(folder, "learner")
+    assert not onlooker.look(said + STOPPED_SECONDS - 1).ended
+    assert onlooker.look(said + STOPPED_SECONDS + 1).ended
+    folder.write_hint(Hint(limit_ticket=9, dropped=0, floor=1, finished=True))
+    assert not onlooker.look(said + ENDED_SECONDS - 1).ended
+    assert onlooker.look(said + ENDED_SECONDS + 1).ended
+
+
+def test_a_run_of_which_no_stage_ever_spoke_is_given_a_minute(tmp_path: Path):
+    onlooker = Onlooker(going_on(tmp_path / "run"))
+    assert [onlooker.look(at).ended for at in (100.0, 159.0, 161.0)] == [False, False, True]
+
+
+def test_what_stages_said_before_a_resume_does_not_count(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    folder.beat("learner", None)
+    said = beat_at(folder, "learner")
+    look = Onlooker(folder, since=said + 1).look(said + 30)
+    assert (look.state, any(stage.spoken for stage in look.stages)) == (State.TRAINING, False)
+
+
+def test_each_step_is_new_in_one_look_only_and_the_diagnosis_is_of_all(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    onlooker = Onlooker(folder)
+    assert [point.step for point in onlooker.look(0.0).new_points] == [1]
+    add_step(folder, 0, 2, [1])
+    look = onlooker.look(0.0)
+    assert [point.step for point in look.new_points] == [2]
+    assert [point.step for point in look.points] == [1, 2]
+    assert [finding.title for finding in look.findings] == ["Too early to tell"]
+
+
+def test_a_step_is_told_in_the_same_line_that_the_learner_logs(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    done = folder.done(StepKey(0, 1))
+    (point,) = Onlooker(folder).look(0.0).points
+    assert done is not None
+    assert step_line(point, 4) == progress_line(done, 4)
+    assert step_line(point, None).startswith("step 1  reward 0.500  length 2.5")
