@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from agrpo.instruments.diagnosis import duplicates, saturation, throughput
+from agrpo.instruments.diagnosis import duplicates, policy, saturation, throughput
 from agrpo.instruments.diagnosis.evidence import Evidence, needed_steps
 from agrpo.instruments.diagnosis.finding import Finding, Severity
 from agrpo.instruments.history import StepPoint
@@ -22,12 +22,16 @@ _PAGES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     saturation.findings,
     duplicates.findings,
     throughput.findings,
+    policy.findings,
 )
 
 _SILENCES: Mapping[str, frozenset[str]] = {
     "A-358": frozenset({"A-364"}),
-    "A-360": frozenset({"A-364"}),
+    "A-359": frozenset({"agrpo/cut-completions"}),
+    "A-360": frozenset({"A-364", "agrpo/reward-falls"}),
     "A-363": frozenset({"A-358", "A-359", "A-360", "A-361"}),
+    "agrpo/engine-mismatch": frozenset({"agrpo/masked-tokens"}),
+    "agrpo/stale-drops": frozenset({"A-110", "A-115"}),
 }
 """Rules that read the same cause as the one that says more: a finding of the key silences the others."""
 

@@ -50,13 +50,15 @@ def _healthy(evidence: Evidence, share: float) -> Finding:
 
 def _not_random(evidence: Evidence, share: float, rollouts: int) -> Finding:
     nats = _answer_nats(evidence)
-    open_still = "" if nats is None else f" Yet the policy leaves {nats:.1f} nats open per answer."
+    undecided = (
+        "" if nats is None else f" Yet the policy leaves {nats:.1f} nats open per answer: it knows more than one."
+    )
     return Finding(
         rule="A-363",
         severity=Severity.WARNING,
         title="Sampling is no longer random",
-        reading=f"{percent(share)} of the rollouts repeat another of their group; {percent((rollouts - 1) / rollouts)} is "
-        f"all of them at {rollouts} rollouts per prompt.{open_still}",
+        reading=f"{percent(share)} of the rollouts repeat another of their group; at {rollouts} rollouts "
+        f"per prompt {percent((rollouts - 1) / rollouts)} would be all of them.{undecided}",
         change=f"Check {evidence.named('engine.temperature')}, {evidence.named('engine.top_k')} and "
         f"{evidence.named('engine.top_p')}, and that the engine draws every request with its own seed.",
     )
@@ -70,27 +72,41 @@ def _collapse(evidence: Evidence) -> Iterator[Finding]:
     if entropy.last > (1 - LEAST_FALL) * entropy.first:
         return
     reward = evidence.trend("reward", 0.0)
-    learning = reward is not None and reward.rising
-    yield Finding(
-        rule="A-364",
-        severity=Severity.NOTE if learning else Severity.WARNING,
-        title="Collapsing onto one answer per prompt",
-        reading=f"Duplicates rose from {percent(max(shares.first, 0.0))} to {percent(shares.last)} of the rollouts while entropy "
-        f"fell from {entropy.first:.3f} to {max(entropy.last, 0.0):.3f} nats per token."
-        + (" The reward still rises: so far the policy gets surer of right answers." if learning else ""),
-        change=f"Raise {evidence.named('engine.temperature')} or loss.epsilon_high, lower "
-        f"{evidence.named('optimizer.learning_rate')}, or stop here.",
+    told = (
+        f"Rollouts that repeat another of their group rose from {percent(shares.first)} to {percent(shares.last)} while entropy "
+        f"fell from {entropy.first:.3f} to {entropy.last:.3f} nats per token."
     )
+    cure = f"aise {_keep_apart(evidence)}, or lower {evidence.named('optimizer.learning_rate')}."
+    if reward is not None and reward.rising:
+        yield Finding(
+            rule="A-364",
+            severity=Severity.NOTE,
+            title="The answers to a prompt grow alike, and the reward still rises",
+            reading=f"{told} The reward rose from {reward.first:.2f} to {reward.last:.2f}: the policy grows surer of what is right.",
+            change=f"Nothing while the reward rises. Should it stop short of where it could be: r{cure}",
+        )
+    else:
+        yield Finding(
+            rule="A-364",
+            severity=Severity.WARNING,
+            title="Collapsing onto one answer per prompt",
+            reading=f"{told} The reward does not rise.",
+            change=f"R{cure}",
+        )
+
+
+def _keep_apart(evidence: Evidence) -> str:
+    """The settings that keep a policy's answers apart."""
+    keys = [key for key in ("engine.temperature", "loss.epsilon_high") if evidence.has(key)]
+    return " or ".join(evidence.named(key) for key in keys)
 
 
 def _suddenly(evidence: Evidence) -> bool:
-    """Whether the share jumped within both windows, or was as high from the run's first step on."""
-    values = evidence.values("completions/duplicate_frac", evidence.both)
-    rises = [
-        median(values[at : at + SIDE]) - median(values[at - SIDE : at]) for at in range(SIDE, len(values) - SIDE + 1)
-    ]
-    whole_run = len(evidence.both) == len(evidence.history)
-    return max(rises, default=0.0) >= JUMP or (whole_run and median(values[:SIDE]) >= median(values) - NEAR_ZERO)
+    """Whether the share has ever jumped, or was as high from the run's first step on."""
+    values = evidence.values("completions/duplicate_frac", evidence.history)
+    sides = range(SIDE, len(values) - SIDE + 1)
+    rises = [median(values[at : at + SIDE]) - median(values[at - SIDE : at]) for at in sides]
+    return max(rises, default=0.0) >= JUMP or median(values[:SIDE]) >= median(values[-SIDE:]) - NEAR_ZERO
 
 
 def _decided(evidence: Evidence) -> bool:

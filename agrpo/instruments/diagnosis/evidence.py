@@ -38,6 +38,15 @@ class Evidence:
         """Least steps of a window that are read at all."""
         return needed_steps(self.size)
 
+    @property
+    def samples_per_step(self) -> float | None:
+        """Samples that a step of the window takes, dropped ones included: prompts times rollouts per prompt."""
+        first, last = self.window[0], self.window[-1]
+        rollouts = self.setting("engine.num_generations")
+        if rollouts is None or last.step == first.step:
+            return None
+        return rollouts * (last.num_prompts - first.num_prompts) / (last.step - first.step)
+
     def values(self, name: str, points: Sequence[StepPoint] | None = None) -> list[float]:
         """What the measure was, step by step, where it was logged."""
         found = (point.metrics.get(name) for point in (self.window if points is None else points))
@@ -72,7 +81,7 @@ class Evidence:
         return values.get(name) if isinstance(values, Mapping) else None
 
     def has(self, key: str) -> bool:
-        """Whether the run has a setting of that name, such as one that only some engines know."""
+        """Whether the run has a setting of that name; some belong to one engine or one loss."""
         table, _, name = key.partition(".")
         values = self.settings.get(table)
         return isinstance(values, Mapping) and name in values
@@ -80,13 +89,7 @@ class Evidence:
     def named(self, key: str) -> str:
         """The setting's name with its value, as a reader may want to change it."""
         value = self.setting(key)
-        return (
-            key
-            if value is None
-            else f"{key} (now {value:g})"
-            if isinstance(value, int | float)
-            else f"{key} (now {value})"
-        )
+        return key if value is None else f"{key} (now {value:g})"
 
 
 def needed_steps(size: int) -> int:

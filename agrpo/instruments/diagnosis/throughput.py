@@ -78,8 +78,8 @@ def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
         rule="A-115",
         severity=Severity.WARNING,
         title="async.max_staleness is too tight",
-        reading=f"{_training_waits(flow)}, and yet generation waits {flow.pressure_seconds:.1f} s of it for leave to start "
-        "a group: rollouts in flight use up the allowance.",
+        reading=f"{_training_waits(flow)}, and yet groups wait {flow.pressure_seconds:.2f} s for leave to start: "
+        "rollouts in flight use up the allowance.",
         change=f"Raise {evidence.named('async.max_staleness')}.",
     )
 
@@ -94,8 +94,8 @@ def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
         rule="A-111",
         severity=Severity.NOTE,
         title="The server's load is the limit",
-        reading=f"{flow.concurrency:.0f} rollouts are in flight, all that the live cap of {flow.cap:.0f} allows; "
-        f"async.max_concurrent_rollouts would allow {limit}. {_training_waits(flow)}.",
+        reading=f"{flow.concurrency:.0f} rollouts are in flight where the live cap is {flow.cap:.0f} and "
+        f"async.max_concurrent_rollouts is {limit}. {_training_waits(flow)}.",
         change="Give the server more memory or another replica, or shorten completions: "
         f"{evidence.named('engine.max_completion_length')}.",
     )
@@ -118,8 +118,8 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
         rule="A-112",
         severity=Severity.WARNING,
         title="async.max_concurrent_rollouts holds generation back",
-        reading=f"{_training_waits(flow)}, while {flow.concurrency:.0f} rollouts are in flight, all that "
-        f"async.max_concurrent_rollouts allows.{room}",
+        reading=f"{_training_waits(flow)}, while {flow.concurrency:.0f} rollouts are in flight where "
+        f"async.max_concurrent_rollouts is {limit}.{room}",
         change=f"Raise {evidence.named('async.max_concurrent_rollouts')}{_batch_too(evidence)}, if tools and environments "
         "can serve more at once.",
     )
@@ -210,7 +210,7 @@ def _flow(evidence: Evidence) -> _Flow | None:
         concurrency=concurrency,
         cap=_mean(evidence.values("rollout/concurrency_cap", steady)),
         queued=_mean(evidence.values("rollout/queue_size", steady)),
-        samples_per_step=_samples_per_step(evidence),
+        samples_per_step=evidence.samples_per_step,
     )
 
 
@@ -218,15 +218,6 @@ def _steady(evidence: Evidence) -> list[StepPoint]:
     """The window without the first steps of attempts."""
     first = {attempt: point.step for point in reversed(evidence.history) for attempt in (point.attempt,)}
     return [point for point in evidence.window if point.step != first[point.attempt]]
-
-
-def _samples_per_step(evidence: Evidence) -> float | None:
-    """Samples that a step consumes, dropped ones included: consumed prompts times rollouts per prompt."""
-    first, last = evidence.window[0], evidence.window[-1]
-    rollouts = evidence.setting("engine.num_generations")
-    if rollouts is None or last.step == first.step:
-        return None
-    return rollouts * (last.num_prompts - first.num_prompts) / (last.step - first.step)
 
 
 def _mean(values: list[float]) -> float | None:
@@ -238,7 +229,10 @@ def _training_waits(flow: _Flow) -> str:
 
 
 def _generation_waits(flow: _Flow) -> str:
-    return f"Generation waits {flow.pressure_seconds:.1f} s of every {flow.step_seconds:.1f} s step for leave to run further ahead"
+    return (
+        f"Groups wait {flow.pressure_seconds:.2f} s of the {flow.step_seconds:.1f} s that a step takes for leave to run "
+        "further ahead"
+    )
 
 
 def _queued(flow: _Flow) -> str:

@@ -1,0 +1,90 @@
+"""The policy and its samples: agrpo's own rules, each with its near miss."""
+
+from __future__ import annotations
+
+from agrpo.instruments.diagnosis import Finding, Severity, diagnose
+from tests.instruments.made_points import SETTINGS, history, line, read, rules
+
+
+def only(findings: list[Finding]) -> tuple[str, Severity, str]:
+    (finding,) = findings
+    return finding.rule, finding.severity, finding.reading
+
+
+def test_a_falling_reward_is_a_warning():
+    assert only(read({"reward": line(0.7, 0.5)})) == (
+        "agrpo/reward-falls",
+        Severity.WARNING,
+        "The mean reward fell from 0.68 to 0.52 over the last 40 steps.",
+    )
+    assert read({"reward": line(0.7, 0.58)}) == []
+    assert read({"reward": line(0.7, 0.5)}, steps=39) == []
+
+
+def test_a_ratio_off_one_under_the_same_weights_is_the_engines():
+    measures = {
+        "sample/staleness_max": lambda step: 0.0 if step <= 2 else 2.0,
+        "sampling/sampling_logp_difference/mean": lambda step: 0.002 if step <= 2 else 0.5,
+        "sampling/importance_sampling_ratio/mean": lambda step: 1.011 if step <= 2 else 1.5,
+    }
+    assert only(read(measures)) == (
+        "agrpo/engine-mismatch",
+        Severity.WARNING,
+        "In 2 steps that trained on samples of their own version (the last: step 2), log-probs differ by 0.002 nats per token "
+        "and the mean importance ratio is 1.011; it should be 1.",
+    )
+    assert read({**measures, "sampling/importance_sampling_ratio/mean": 1.009}) == []
+    assert rules(read({**measures, "sampling/sampling_logp_difference/mean": 0.02})) == ["agrpo/engine-mismatch"]
+    assert read({**measures, "sample/staleness_max": 1.0}) == []
+
+
+def test_rollouts_that_give_nothing_to_train_are_a_warning():
+    assert only(read({"rollout/samples_per_rollout": 0.95})) == (
+        "agrpo/empty-rollouts",
+        Severity.WARNING,
+        "A rollout gives 0.95 samples on average: at least 5.0 % of them give none.",
+    )
+    assert read({"rollout/samples_per_rollout": 0.96}) == []
+
+
+def test_cut_completions_are_a_note_and_then_a_warning():
+    rule = "agrpo/cut-completions"
+    told = "% of the completions do not end by themselves. A completion has 60 tokens on average."
+    measures = {"completions/mean_length": 60.0}
+    assert only(read({**measures, "completions/clipped_ratio": 0.1})) == (rule, Severity.NOTE, f"10 {told}")
+    assert only(read({**measures, "completions/clipped_ratio": 0.25})) == (rule, Severity.WARNING, f"25 {told}")
+    assert read({**measures, "completions/clipped_ratio": 0.09}) == []
+
+
+def test_completions_cut_where_nothing_passes_are_said_once():
+    bottom = {"frac_zero_std_groups": 0.9, "reward_zero_std_groups": 0.0, "reward": 0.02}
+    assert rules(read({**bottom, "completions/clipped_ratio": 0.5})) == ["A-359"]
+
+
+def test_samples_dropped_as_stale_are_told_as_a_share():
+    rule = "agrpo/stale-drops"
+    told = "of what the last 20 steps took, were more than 2 weight updates old."
+    assert only(read({"sample/dropped_stale_count": 12.8})) == (rule, Severity.NOTE, f"256 samples, 5.0 % {told}")
+    assert only(read({"sample/dropped_stale_count": 52.0})) == (rule, Severity.WARNING, f"1040 samples, 20 % {told}")
+    assert read({"sample/dropped_stale_count": 12.7}) == []
+
+
+def test_masked_tokens_are_a_note_and_then_a_warning():
+    rule = "agrpo/masked-tokens"
+    told = "% of the trained tokens are masked: their importance ratio is out of bounds."
+    assert only(read({"sampling/masked_mean": 0.02})) == (rule, Severity.NOTE, f"2.0 {told}")
+    assert only(read({"sampling/masked_mean": 0.1})) == (rule, Severity.WARNING, f"10 {told}")
+    assert read({"sampling/masked_mean": 0.019}) == []
+
+
+def test_a_gradient_far_above_its_median_is_a_spike():
+    def spiking(high: float) -> list[Finding]:
+        return read({"grad_norm": lambda step: high if step in (25, 33) else 0.5})
+
+    assert only(spiking(5.0)) == (
+        "agrpo/gradient-spikes",
+        Severity.NOTE,
+        "Its norm reached 5.00, 10 times its median of 0.50. Steps: 25, 33.",
+    )
+    assert spiking(4.99) == []
+    assert diagnose(history({"grad_norm": lambda step: 5.0 if step == 20 else 0.5}), SETTINGS) == []

@@ -1,0 +1,151 @@
+"""Who waits for whom: every reading, and its near miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agrpo.instruments.diagnosis import Finding, Severity, diagnose
+from tests.instruments.made_points import SETTINGS, Measure, history, read, rules, with_settings
+
+
+def flow(
+    wait: float, pressure: float | None, queue: float, settings: dict[str, Any] = SETTINGS, **more: float
+) -> list[Finding]:
+    """Steps of 4 s that take 256 samples: training waits `wait` s, groups wait `pressure` s to start."""
+    measures: dict[str, Measure] = {
+        "perf/step_s": 4.0,
+        "perf/rollout_wait_s": wait,
+        "rollout/queue_size": queue,
+        "rollout/concurrency": more.pop("concurrency", 64.0),
+        "rollout/concurrency_cap": more.pop("cap", 512.0),
+        **{f"rollout/{name}": value for name, value in more.items()},
+    }
+    if pressure is not None:
+        measures["rollout/backpressure_s"] = pressure
+    return read(measures, settings)
+
+
+@pytest.mark.spec("A-110")
+def test_waiting_for_the_allowance_alone_is_normal():
+    (finding,) = flow(wait=0.2, pressure=0.5, queue=128)
+    assert finding == Finding(
+        rule="A-110",
+        severity=Severity.NOTE,
+        title="The staleness limit paces generation",
+        reading="Groups wait 0.50 s of the 4.0 s that a step takes for leave to run further ahead. Training waits 0.2 s of "
+        "every 4.0 s step for scored groups.",
+        change="Nothing, where generation is the faster side. To let it run further ahead, raise async.max_staleness (now 2).",
+    )
+    assert rules(flow(wait=0.2, pressure=0.2, queue=128)) == ["A-116"]
+
+
+@pytest.mark.spec("A-111")
+def test_a_live_cap_below_the_ceiling_is_the_servers_load():
+    (finding,) = flow(wait=1.0, pressure=None, queue=0, concurrency=122, cap=128)
+    assert (finding.rule, finding.severity) == ("A-111", Severity.NOTE)
+    assert finding.reading == (
+        "122 rollouts are in flight where the live cap is 128 and async.max_concurrent_rollouts is 512. Training waits "
+        "1.0 s of every 4.0 s step for scored groups."
+    )
+    assert rules(flow(wait=1.0, pressure=None, queue=0, concurrency=121, cap=128)) == ["A-113"]
+
+
+@pytest.mark.spec("A-112")
+def test_rollouts_at_the_ceiling_with_room_on_the_server_ask_for_a_higher_one():
+    (finding,) = flow(wait=0.8, pressure=None, queue=256, concurrency=490, vllm_kv_cache_usage_frac=0.3)
+    assert (finding.rule, finding.severity) == ("A-112", Severity.WARNING)
+    assert finding.reading == (
+        "Training waits 0.8 s of every 4.0 s step for scored groups, while 490 rollouts are in flight where "
+        "async.max_concurrent_rollouts is 512. The server's KV cache is 30 % full."
+    )
+    assert (
+        "Raise async.max_concurrent_rollouts (now 512), and engine.batch_rollouts (now 512) with it" in finding.change
+    )
+    assert flow(wait=0.8, pressure=None, queue=256, concurrency=490, vllm_kv_cache_usage_frac=0.6) == []
+    assert flow(wait=0.8, pressure=None, queue=256, concurrency=486) == []
+    assert flow(wait=0.79, pressure=None, queue=256, concurrency=490) == []
+
+
+@pytest.mark.spec("A-113")
+def test_an_empty_queue_and_a_waiting_learner_mean_generation_is_slow():
+    (finding,) = flow(
+        wait=3.1, pressure=None, queue=12, generated_tokens_per_s=8100, score_queue_size=2, concurrency=64
+    )
+    assert finding == Finding(
+        rule="A-113",
+        severity=Severity.WARNING,
+        title="Generation-bound: training waits for rollouts",
+        reading="Training waits 3.1 s of every 4.0 s step for scored groups; 12 scored samples are queued when a step begins, "
+        "which takes 256. Meanwhile the engine generates 8,100 tokens/s, 64 rollouts are in flight, 2 finished groups wait "
+        "for scores.",
+        change="Give generation more of the machine (engine.threads, engine.batch_rollouts (now 512)), or less to do: "
+        "engine.max_completion_length (now 64).",
+    )
+    (finding,) = flow(wait=0.8, pressure=0.7, queue=25)
+    assert (finding.rule, finding.severity) == ("A-113", Severity.NOTE)
+    assert rules(flow(wait=0.8, pressure=0.1, queue=26)) == []
+
+
+@pytest.mark.spec("A-114")
+def test_a_full_queue_and_waiting_groups_mean_training_is_slow():
+    measures = {"sample/staleness_mean": 1.9}
+    points = history(
+        {
+            "perf/step_s": 4.0,
+            "perf/rollout_wait_s": 0.0,
+            "rollout/queue_size": 256.0,
+            "rollout/backpressure_s": 2.5,
+            **measures,
+        }
+    )
+    (finding,) = diagnose(points, SETTINGS)
+    assert (finding.rule, finding.severity) == ("A-114", Severity.NOTE)
+    assert finding.reading == (
+        "Groups wait 2.50 s of the 4.0 s that a step takes for leave to run further ahead; 256 scored samples are queued when "
+        "a step begins, which takes 256. Samples are 1.9 updates old when they are trained; the limit is 2."
+    )
+    assert "async.max_staleness (now 2)" in finding.change
+    assert rules(flow(wait=0.0, pressure=2.5, queue=255)) == ["A-110"]
+    assert rules(flow(wait=0.0, pressure=0.79, queue=256)) == ["A-110"]
+
+
+@pytest.mark.spec("A-115")
+def test_two_high_waits_mean_the_allowance_is_too_tight():
+    (finding,) = flow(wait=0.8, pressure=0.8, queue=0)
+    assert (finding.rule, finding.severity) == ("A-115", Severity.WARNING)
+    assert finding.reading == (
+        "Training waits 0.8 s of every 4.0 s step for scored groups, and yet groups wait 0.80 s for leave to start: rollouts "
+        "in flight use up the allowance."
+    )
+    assert finding.change == "Raise async.max_staleness (now 2)."
+    assert rules(flow(wait=0.8, pressure=0.79, queue=0)) == ["A-113"]
+
+
+@pytest.mark.spec("A-116")
+def test_two_waits_near_zero_are_balance():
+    (finding,) = flow(wait=0.2, pressure=None, queue=100)
+    assert (finding.rule, finding.severity) == ("A-116", Severity.GOOD)
+    assert finding.reading == "Training waits 0.20 s and generation 0.00 s of every 4.0 s step."
+    assert flow(wait=0.21, pressure=None, queue=100) == []
+
+
+def test_lockstep_waits_by_design():
+    settings = with_settings(**{"async": {"max_staleness": 0}})
+    (finding,) = flow(wait=3.0, pressure=3.0, queue=0, settings=settings)
+    assert (finding.rule, finding.severity) == ("agrpo/lockstep", Severity.NOTE)
+    assert finding.reading.startswith("Training waits 3.0 s of every 4.0 s step for scored groups.")
+    assert flow(wait=0.79, pressure=3.0, queue=0, settings=settings) == []
+
+
+def test_the_first_step_of_an_attempt_is_no_reading_of_throughput():
+    measures = {"perf/step_s": 1.0, "rollout/concurrency": 8.0, "rollout/queue_size": 0.0}
+    slow_start = {"perf/rollout_wait_s": lambda step: 60.0 if step in (1, 15) else 0.0}
+    points = history({**measures, **slow_start}, steps=20, attempt=lambda step: int(step >= 15))
+    assert rules(diagnose(points, SETTINGS)) == ["A-116"]
+
+
+def test_waits_that_nobody_measured_say_nothing():
+    assert read({"perf/step_s": 4.0, "rollout/queue_size": 0.0}) == []
+    assert read({"perf/step_s": 4.0, "perf/rollout_wait_s": lambda step: 3.0 if step > 31 else None}) == []

@@ -1,0 +1,108 @@
+"""`agrpo diagnose`: what it prints, for whom, and with which exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agrpo.database.queries import FILE_NAME
+from agrpo.database.writer import Database
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import Done
+from agrpo.stages.recorder import record_once
+from tests.database.synthetic import add_attempt, add_plan
+from tests.instruments.made_points import SETTINGS, Measure, history
+
+HEALTHY: dict[str, Measure] = {"frac_zero_std_groups": 0.1, "completions/duplicate_frac": 0.01, "reward": 0.5}
+CUT: dict[str, Measure] = {**HEALTHY, "completions/clipped_ratio": 0.3}
+
+
+def recorded(place: Path, measures: dict[str, Measure], steps: int = 20) -> Path:
+    """The folder of a run that logged these measures, with its database."""
+    tree = {**SETTINGS, "recorder": {"every_seconds": 0.05, "topk": False}}
+    document = {"name": place.name, "settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"}
+    folder = RunFolder.create(str(place), document)
+    add_attempt(folder, 0)
+    for point in history(measures, steps):
+        add_plan(folder, StepKey(0, point.step), [])
+        folder.write_done(a_step(point.step, dict(point.metrics), point.num_prompts))
+    record_once(folder, Database(folder.database))
+    return place
+
+
+def a_step(step: int, metrics: dict[str, float], num_prompts: int) -> Done:
+    known: dict[str, Any] = {
+        "digest": "d",
+        "digests": {},
+        "loss": 0.0,
+        "grad_norm": 0.0,
+        "samples": [],
+        "num_tokens": 0,
+    }
+    return Done(
+        attempt=0,
+        step=step,
+        metrics=metrics,
+        num_prompts=num_prompts,
+        publish=None,
+        empty=True,
+        started_at=float(step),
+        finished_at=float(step + 1),
+        **known,
+    )
+
+
+def diagnose(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "agrpo", "diagnose", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={"COLUMNS": "80", "PATH": "/usr/bin:/bin", "NO_COLOR": "1"},
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_healthy_run_says_why_in_two_sentences(tmp_path: Path):
+    run = recorded(tmp_path / "small", HEALTHY)
+    assert diagnose(str(run), "--strict").splitlines() == [
+        "small, steps 1 to 20",
+        "",
+        "good     Healthy: nothing to change",
+        "         Only in 10 % of the groups all rollouts earn the same reward [A-357].",
+        "         1.0 % of the rollouts repeat another of their group [A-362].",
+    ]
+
+
+def test_a_warning_comes_first_and_fails_scripts_that_ask_for_it(tmp_path: Path):
+    run = recorded(tmp_path / "small", CUT)
+    told = diagnose(str(run)).splitlines()
+    assert told[2] == "warning  Completions are cut before they end [agrpo/cut-completions]"
+    assert max(map(len, told)) <= 80
+    assert diagnose(str(run), "--strict", code=1).splitlines() == told
+
+
+def test_programs_get_the_same_as_json(tmp_path: Path):
+    told = json.loads(diagnose(str(recorded(tmp_path / "small", CUT)), "--format", "json", "--window", "10"))
+    assert (told["run"], told["first_step"], told["last_step"]) == ("small", 11, 20)
+    assert [finding["rule"] for finding in told["findings"]] == ["agrpo/cut-completions", "A-357", "A-362"]
+    assert told["findings"][0].keys() == {"rule", "severity", "title", "reading", "change"}
+
+
+@pytest.mark.parametrize("steps", [0, 9])
+def test_a_young_run_is_told_when_to_ask_again(tmp_path: Path, steps: int):
+    told = diagnose(str(recorded(tmp_path / "small", HEALTHY, steps)), "--strict")
+    assert f"{steps} steps are done. A reading needs 10" in " ".join(told.split())
+
+
+def test_a_run_that_nobody_recorded_cannot_be_read(tmp_path: Path):
+    run = recorded(tmp_path / "small", HEALTHY, 1)
+    (run / FILE_NAME).unlink()
+    assert "DatabaseError" in diagnose(str(run), code=1)
