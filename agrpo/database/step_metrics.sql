@@ -1,120 +1,244 @@
 -- The documented measures of every finished step that counts, from the rows alone: the names, units and definitions of
--- docs/spec/async_grpo.md, sections 20 and 21. What the learner logged under the same names is in live_metrics.
+-- docs/metrics.md. What the learner logged under the same names is in live_metrics.
 --
--- Measures of scoring cover the groups that the step's plan consumed, trained and dropped; means of per-sample means are
--- weighted with trained tokens. A measure with nothing to say is absent.
+-- step_totals holds each measure of a step as a total and what it is divided by: a mean over rollouts as the sum over the
+-- step's rollouts and their number, a rate as tokens and seconds. So windows of any size are exact, and step_metrics is
+-- windows of one step. Measures cover the groups that the step's plan consumed, trained and dropped. A measure with
+-- nothing to say is absent.
 
-CREATE VIEW step_metrics AS
-WITH consumed AS (
-    SELECT attempt, step, ticket, trained, drop_reason, marks
-    FROM live_step_groups
-    JOIN live_steps USING (attempt, step)
-    JOIN scored_groups USING (ticket)
+CREATE MACRO mean_over(items) AS {'total': sum(items)::DOUBLE, 'weight': count(items)::DOUBLE};
+COMMENT ON MACRO mean_over IS 'In step_totals: a mean over the items of a GROUP BY that have a value.';
+
+CREATE MACRO weighted_mean_over(items, weights) AS
+    {'total': sum(items * weights)::DOUBLE, 'weight': sum(weights)::DOUBLE};
+COMMENT ON MACRO weighted_mean_over IS 'In step_totals: a mean over what the items of a GROUP BY hold, such as tokens.';
+
+CREATE MACRO ratio_of(total, weight) AS {'total': total::DOUBLE, 'weight': weight::DOUBLE};
+COMMENT ON MACRO ratio_of IS 'In step_totals: a total and what it is divided by.';
+
+CREATE MACRO once(value) AS {'total': value::DOUBLE, 'weight': (value IS NOT NULL)::DOUBLE};
+COMMENT ON MACRO once IS 'In step_totals: what the step has once.';
+
+CREATE VIEW step_totals AS
+WITH finished AS (
+    SELECT
+        *, NOT empty AS updated, forward_seconds + backward_seconds AS compute_seconds,
+        (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens
+    FROM live_steps
+),
+consumed AS (
+    SELECT
+        step, ticket, trained, concurrency, concurrency_cap, backpressure_seconds, score_seconds, score_wait_seconds,
+        score_queue_size, scored_at, num_oversize,
+        coalesce(drop_reason = 'stale', false) AS stale,
+        coalesce(drop_reason = 'oversize', false) AS oversize,
+        list_contains(marks, 'refused_prompt') AS refused,
+        list_has_any(marks, ['equal_rewards', 'too_few_scores', 'failed']) AS flat
+    FROM finished
+    JOIN step_groups USING (attempt, step)
+    LEFT JOIN scored_groups USING (ticket)
+    LEFT JOIN groups USING (ticket)
 ),
 consumed_rollouts AS (
     SELECT
-        attempt, step, num_prompt_tokens > 0 AS answered, num_completion_tokens, stop_reason = 'stop' AS terminated,
-        duplicate, reward, coalesce(drop_reason = 'stale', false) AS stale,
-        coalesce(drop_reason = 'oversize', false) AS oversize
-    FROM consumed
-    JOIN rollouts USING (ticket)
+        step, ticket, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, stop_reason = 'stop' AS ended,
+        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize
+    FROM rollouts
     JOIN scores USING (ticket, rollout_index)
+    JOIN consumed USING (ticket)
 ),
-completions AS (
-    SELECT
-        attempt, step,
-        avg(num_completion_tokens) AS "completions/mean_length",
-        min(num_completion_tokens) AS "completions/min_length",
-        max(num_completion_tokens) AS "completions/max_length",
-        avg(num_completion_tokens) FILTER (terminated) AS "completions/mean_terminated_length",
-        min(num_completion_tokens) FILTER (terminated) AS "completions/min_terminated_length",
-        max(num_completion_tokens) FILTER (terminated) AS "completions/max_terminated_length",
-        avg((NOT terminated)::INTEGER) AS "completions/clipped_ratio",
-        avg(duplicate::INTEGER) AS "completions/duplicate_frac"
+group_rewards AS (
+    SELECT step, ticket, avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std
     FROM consumed_rollouts
-    WHERE answered
-    GROUP BY attempt, step
+    GROUP BY step, ticket
 ),
-group_measures AS (
-    SELECT
-        attempt, step,
-        avg(list_has_any(marks, ['equal_rewards', 'too_few_scores', 'failed'])::INTEGER)
-            FILTER (NOT list_contains(marks, 'refused_prompt')) AS frac_zero_std_groups
-    FROM consumed
-    GROUP BY attempt, step
+trained_samples AS (
+    SELECT samples.*, flat, scored_at, planned_at, reward, reward_std
+    FROM finished
+    JOIN samples USING (attempt, step)
+    JOIN consumed USING (step, ticket)
+    JOIN scores USING (ticket, rollout_index)
+    JOIN group_rewards USING (step, ticket)
+),
+rewards_of_groups AS (
+    SELECT step, ticket, name, sum(value) AS total, count(value) AS num_values, stddev_samp(value) AS std
+    FROM rewards JOIN consumed USING (ticket)
+    GROUP BY step, ticket, name
+),
+samples_of_groups AS (
+    SELECT step, ticket, count(*) AS num_samples FROM trained_samples GROUP BY step, ticket
 ),
 reward_measures AS (
-    SELECT attempt, step, avg(reward) AS reward
-    FROM consumed_rollouts
-    GROUP BY attempt, step
-),
-trained_measures AS (
-    SELECT attempt, step, avg(reward) AS reward_trained
-    FROM live_samples
-    JOIN consumed USING (attempt, step, ticket)
-    JOIN scores USING (ticket, rollout_index)
-    WHERE NOT list_has_any(marks, ['equal_rewards', 'too_few_scores', 'failed'])
-    GROUP BY attempt, step
-),
-sample_measures AS (
-    SELECT
-        attempt, step,
-        sum(entropy_mean * num_trained_tokens) / sum(num_trained_tokens) AS entropy,
-        sum(logprob_difference_mean * num_trained_tokens) / sum(num_trained_tokens)
-            AS "sampling/sampling_logp_difference/mean",
-        max(logprob_difference_max) AS "sampling/sampling_logp_difference/max",
-        min(ratio_min) AS "sampling/importance_sampling_ratio/min",
-        sum(ratio_mean * num_trained_tokens) / sum(num_trained_tokens) AS "sampling/importance_sampling_ratio/mean",
-        max(ratio_max) AS "sampling/importance_sampling_ratio/max",
-        sum(masked_share * num_trained_tokens) / sum(num_trained_tokens) AS "sampling/masked_mean",
-        sum((clipped_low_share + clipped_high_share) * num_trained_tokens) / sum(num_trained_tokens)
-            AS "clip_ratio/region_mean",
-        sum(clipped_low_share * num_trained_tokens) / sum(num_trained_tokens) AS "clip_ratio/low_mean",
-        min(clipped_low_share) AS "clip_ratio/low_min",
-        sum(clipped_high_share * num_trained_tokens) / sum(num_trained_tokens) AS "clip_ratio/high_mean",
-        max(clipped_high_share) AS "clip_ratio/high_max",
-        avg(staleness) AS "sample/staleness_mean",
-        max(staleness) AS "sample/staleness_max"
-    FROM live_samples
-    GROUP BY attempt, step
-),
-step_samples AS (
-    SELECT
-        attempt, step, count(ticket) AS num_samples,
-        coalesce(sum(live_samples.num_tokens), 0) AS num_tokens,
-        coalesce(sum(live_samples.num_trained_tokens), 0) AS num_trained_tokens
-    FROM live_steps LEFT JOIN live_samples USING (attempt, step)
-    GROUP BY attempt, step
+    SELECT step, 'rewards/' || name || '/mean' AS name, sum(total) AS total, sum(num_values) AS weight
+    FROM rewards_of_groups
+    GROUP BY step, name
+    UNION ALL
+    SELECT step, 'rewards/' || name || '/group_std', sum(std * num_samples), sum(num_samples)
+    FROM rewards_of_groups JOIN samples_of_groups USING (step, ticket)
+    WHERE std IS NOT NULL
+    GROUP BY step, name
 ),
 step_measures AS (
     SELECT
-        attempt, step,
-        sum(s.num_tokens) OVER (ORDER BY step) AS num_tokens,
-        s.num_tokens AS "batch/forwarded_tokens_per_step",
-        s.num_trained_tokens AS "batch/trained_tokens_per_step",
-        num_samples AS "batch/samples_per_step",
-        (SELECT count(*) FROM live_step_groups AS g WHERE g.attempt = s.attempt AND g.step = s.step AND g.trained)
-            AS "batch/groups_per_step",
-        len(micro_batches) AS "batch/microbatches_per_step",
-        num_oversize + (
-            SELECT count(*) FROM consumed_rollouts AS r
-            WHERE r.attempt = s.attempt AND r.step = s.step AND oversize AND answered
-        ) AS "batch/dropped_oversize_count",
-        (
-            SELECT count(*) FROM consumed_rollouts AS r
-            WHERE r.attempt = s.attempt AND r.step = s.step AND stale AND answered
-        ) AS "sample/dropped_stale_count"
-    FROM step_samples AS s JOIN live_plans USING (attempt, step)
+        step,
+        once(learning_rate) AS learning_rate,
+        once(CASE WHEN updated THEN loss END) AS loss,
+        once(CASE WHEN updated THEN grad_norm END) AS grad_norm,
+        once(num_queued_samples) AS "rollout/queue_size",
+        once(step_seconds) AS "perf/step_s",
+        once(CASE WHEN updated THEN compute_seconds END) AS "perf/fwd_bwd_s",
+        once(CASE WHEN updated THEN forward_seconds END) AS "perf/fwd_s",
+        once(CASE WHEN updated THEN optimizer_seconds END) AS "perf/optimizer_s",
+        once(wait_seconds) AS "perf/rollout_wait_s",
+        ratio_of(sync_seconds, num_syncs) AS "perf/weight_sync_s",
+        ratio_of(sync_transfer_seconds, num_syncs) AS "perf/weight_sync_transfer_s"
+    FROM finished
+),
+row_measures AS (
+    SELECT
+        step,
+        once(sum(coalesce(sum(num_tokens), 0)) OVER (ORDER BY step)) AS num_tokens,
+        once(coalesce(sum(num_tokens), 0)) AS "batch/forwarded_tokens_per_step",
+        once(count(num_tokens)) AS "batch/microbatches_per_step",
+        ratio_of(sum(num_tokens) - any_value(num_trained_tokens), sum(num_tokens)) AS "batch/masked_token_frac",
+        mean_over(num_samples) AS "batch/samples_per_row",
+        mean_over(num_tokens) AS "batch/row_tokens_mean",
+        once(max(num_tokens)) AS "batch/row_tokens_max",
+        mean_over(num_tokens / micro_tokens) AS "batch/row_fill_frac",
+        once(max(attention_cost) / avg(attention_cost)) AS "batch/row_imbalance",
+        ratio_of(sum(num_tokens), any_value(CASE WHEN updated THEN compute_seconds END))
+            AS "perf/fwd_bwd_forwarded_tokens_per_s",
+        ratio_of(coalesce(sum(num_tokens), 0), any_value(step_seconds)) AS "perf/wall_clock_forwarded_tokens_per_s"
+    FROM (SELECT * EXCLUDE (num_tokens) FROM finished) LEFT JOIN step_rows USING (attempt, step)
+    GROUP BY step
+),
+group_measures AS (
+    SELECT
+        step,
+        once(count_if(trained)) AS "batch/groups_per_step",
+        mean_over(concurrency) AS "rollout/concurrency",
+        mean_over(concurrency_cap) AS "rollout/concurrency_cap",
+        mean_over(backpressure_seconds) AS "rollout/backpressure_s",
+        mean_over(score_queue_size) AS "rollout/score_queue_size",
+        mean_over(score_seconds) AS "rollout/score_s",
+        mean_over(score_wait_seconds) AS "rollout/score_wait_s",
+        mean_over(CASE WHEN NOT refused THEN flat::INTEGER END) AS frac_zero_std_groups,
+        mean_over(CASE WHEN flat THEN reward_mean END) AS reward_zero_std_groups
+    FROM finished
+    LEFT JOIN consumed USING (step)
+    LEFT JOIN group_rewards USING (step, ticket)
+    GROUP BY step
+),
+rollout_measures AS (
+    SELECT
+        step,
+        mean_over(CASE WHEN answered THEN length END) AS "completions/mean_length",
+        once(min(CASE WHEN answered THEN length END)) AS "completions/min_length",
+        once(max(CASE WHEN answered THEN length END)) AS "completions/max_length",
+        mean_over(CASE WHEN answered AND ended THEN length END) AS "completions/mean_terminated_length",
+        once(min(CASE WHEN answered AND ended THEN length END)) AS "completions/min_terminated_length",
+        once(max(CASE WHEN answered AND ended THEN length END)) AS "completions/max_terminated_length",
+        mean_over(CASE WHEN answered THEN 1 - ended::INTEGER END) AS "completions/clipped_ratio",
+        mean_over(CASE WHEN answered THEN duplicate::INTEGER END) AS "completions/duplicate_frac",
+        mean_over(reward) AS reward,
+        mean_over(duration_seconds) AS "rollout/duration_s",
+        ratio_of(coalesce(sum(length), 0), any_value(step_seconds)) AS "rollout/generated_tokens_per_s",
+        mean_over(CASE WHEN answered THEN num_turns END) AS "rollout/turns_mean",
+        once(max(CASE WHEN answered THEN num_turns END)) AS "rollout/turns_max",
+        mean_over(CASE WHEN answered THEN num_sequences END) AS "rollout/samples_per_rollout",
+        once(count_if(stale AND answered)) AS "sample/dropped_stale_count",
+        once(any_value(finished.num_oversize) + count_if(oversize AND answered)) AS "batch/dropped_oversize_count"
+    FROM finished LEFT JOIN consumed_rollouts USING (step)
+    GROUP BY step
+),
+sample_measures AS (
+    SELECT
+        step,
+        once(count(ticket)) AS "batch/samples_per_step",
+        once(coalesce(sum(s.num_trained_tokens), 0)) AS "batch/trained_tokens_per_step",
+        ratio_of(coalesce(sum(s.num_trained_tokens), 0), any_value(step_seconds))
+            AS "perf/wall_clock_trained_tokens_per_s",
+        mean_over(s.num_tokens) AS "sample/forwarded_tokens_mean",
+        once(max(s.num_tokens)) AS "sample/forwarded_tokens_max",
+        mean_over(s.num_trained_tokens) AS "sample/trained_tokens_mean",
+        mean_over((epoch_us(s.planned_at) - epoch_us(scored_at)) / 1e6) AS "sample/time_in_queue_s",
+        mean_over(staleness) AS "sample/staleness_mean",
+        once(max(staleness)) AS "sample/staleness_max",
+        mean_over(CASE WHEN NOT flat THEN reward END) AS reward_trained,
+        mean_over(reward_std) AS reward_group_std,
+        weighted_mean_over(entropy_mean, s.num_trained_tokens) AS entropy,
+        weighted_mean_over(logprob_difference_mean, s.num_trained_tokens) AS "sampling/sampling_logp_difference/mean",
+        once(max(logprob_difference_max)) AS "sampling/sampling_logp_difference/max",
+        once(min(ratio_min)) AS "sampling/importance_sampling_ratio/min",
+        weighted_mean_over(ratio_mean, s.num_trained_tokens) AS "sampling/importance_sampling_ratio/mean",
+        once(max(ratio_max)) AS "sampling/importance_sampling_ratio/max",
+        weighted_mean_over(masked_share, s.num_trained_tokens) AS "sampling/masked_mean",
+        weighted_mean_over(clipped_low_share + clipped_high_share, s.num_trained_tokens) AS "clip_ratio/region_mean",
+        weighted_mean_over(clipped_low_share, s.num_trained_tokens) AS "clip_ratio/low_mean",
+        once(min(clipped_low_share)) AS "clip_ratio/low_min",
+        weighted_mean_over(clipped_high_share, s.num_trained_tokens) AS "clip_ratio/high_mean",
+        once(max(clipped_high_share)) AS "clip_ratio/high_max"
+    FROM finished LEFT JOIN trained_samples AS s USING (step)
+    GROUP BY step
+),
+packing AS (
+    SELECT step, ratio_of(("sample/forwarded_tokens_mean").total, ("batch/row_tokens_mean").total) AS "batch/packing_ratio"
+    FROM sample_measures JOIN row_measures USING (step)
 ),
 wide AS (
-    SELECT attempt, step, COLUMNS(* EXCLUDE (attempt, step))::DOUBLE
     FROM step_measures
-    LEFT JOIN completions USING (attempt, step)
-    LEFT JOIN group_measures USING (attempt, step)
-    LEFT JOIN reward_measures USING (attempt, step)
-    LEFT JOIN trained_measures USING (attempt, step)
-    LEFT JOIN sample_measures USING (attempt, step)
+    JOIN row_measures USING (step)
+    JOIN group_measures USING (step)
+    JOIN rollout_measures USING (step)
+    JOIN sample_measures USING (step)
+    JOIN packing USING (step)
 )
+SELECT step, name, measured.total AS total, measured.weight AS weight
+FROM (UNPIVOT wide ON COLUMNS(* EXCLUDE (step)) INTO NAME name VALUE measured)
+WHERE measured.weight > 0
+UNION ALL
+FROM reward_measures WHERE weight > 0;
+COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, each as a total and what it is divided by, so that windows of steps add up exactly.';
+COMMENT ON COLUMN step_totals.name IS 'As docs/metrics.md has it.';
+COMMENT ON COLUMN step_totals.total IS 'Sum over the items of the measure: rollouts, tokens, groups, seconds.';
+COMMENT ON COLUMN step_totals.weight IS 'What the total is divided by; 1 for what a step has once.';
+
+CREATE MACRO window_metrics(size) AS TABLE
+WITH windows AS (
+    SELECT
+        step,
+        (step - 1) // CASE
+            WHEN size >= 1 AND size = floor(size) THEN size::BIGINT
+            ELSE error('window_metrics(size): ' || size || ' is no number of steps; pass 1, 2, 3, …')
+        END AS window_index
+    FROM live_steps
+),
+bounds AS (
+    SELECT window_index, min(step) AS first_step, max(step) AS last_step FROM windows GROUP BY window_index
+),
+totals AS (
+    SELECT
+        window_index, name, sum(total) AS total, sum(weight) AS weight, min(total) AS smallest, max(total) AS largest
+    FROM step_totals JOIN windows USING (step)
+    GROUP BY window_index, name
+),
+rules AS (
+    SELECT name, string_split(string_split(name, '/')[-1], '_') AS words FROM (SELECT DISTINCT name FROM totals)
+)
+SELECT
+    window_index, first_step, last_step, name,
+    CASE
+        WHEN list_contains(words, 'count') THEN total
+        WHEN list_contains(words, 'min') THEN smallest
+        WHEN list_contains(words, 'max') OR name = 'num_tokens' THEN largest
+        ELSE total / weight
+    END AS value
+FROM totals
+JOIN bounds USING (window_index)
+JOIN rules USING (name);
+COMMENT ON MACRO TABLE window_metrics IS 'window_metrics(size): the documented measures of windows of size steps, as docs/metrics.md says. Columns: window_index from 0, first_step, last_step, name, value.';
+
+CREATE VIEW step_metrics AS
 SELECT attempt, step, name, value
-FROM (UNPIVOT wide ON COLUMNS(* EXCLUDE (attempt, step)) INTO NAME name VALUE value);
+FROM window_metrics(1) JOIN live_steps ON step = first_step;
 COMMENT ON VIEW step_metrics IS 'The documented measures of every step that counts, computed from the rows: compare live_metrics.';

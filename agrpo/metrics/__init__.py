@@ -1,18 +1,23 @@
 """Metrics: documented measures of one step, one family per page, each a function of recorded facts.
 
-Names, units and definitions are those of docs/spec/async_grpo.md, sections 19 to 21. Scoring-side measures of step k
-cover the groups that plan k consumed, trained and dropped, so every logged number equals SQL over that step's rows. A
-measure with nothing to say is absent.
+Names, units and definitions are those of docs/spec/async_grpo.md, sections 19 to 21; `names.py` lists them. Measures of
+step k cover the groups that plan k consumed, trained and dropped, so every logged number equals SQL over that step's rows.
+A measure with nothing to say is absent. `line.py` is a step in one line.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from agrpo.records.progress import Plan, RowFacts, SampleOutcome, StepTimings
 from agrpo.records.score import ScoredGroup
+
+_NO_FAMILY = {"line", "names"}
+"""Pages about measures, which measure nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,18 +38,44 @@ class StepFacts:
     """Tokens forwarded since the start of the run, this step's included."""
     timings: StepTimings
 
+    @property
+    def num_forwarded_tokens(self) -> int:
+        """Of this step's rows: a shared token counts once."""
+        return sum(row.num_tokens for row in self.rows)
 
-def weighted_mean(values: list[float], weights: list[int]) -> float:
+    @property
+    def num_trained_tokens(self) -> int:
+        return sum(sample.num_trained_tokens for sample in self.samples)
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """None: there is nothing to average."""
+    found = list(values)
+    return fmean(found) if found else None
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float:
     """Mean of per-sample means over their tokens. `weights`: tokens per sample, at least one in all."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
+def ratio(total: float, over: float) -> float | None:
+    """None: there is nothing to divide by."""
+    return total / over if over else None
+
+
+def said(measures: Mapping[str, float | None]) -> dict[str, float]:
+    """The measures that have something to say."""
+    return {name: float(value) for name, value in measures.items() if value is not None}
+
+
 def measure_step(facts: StepFacts) -> dict[str, float]:
-    """All measures of a step, by documented name: what the `measure` of every page of this room says."""
-    measures: dict[str, float] = {}
+    """All measures of a step, by documented name: what the `measure` of every family says."""
+    measures: dict[str, float | None] = {}
     for page in pkgutil.iter_modules(__path__):
-        measures.update(importlib.import_module(f"{__name__}.{page.name}").measure(facts))
-    return measures
+        if page.name not in _NO_FAMILY:
+            measures.update(importlib.import_module(f"{__name__}.{page.name}").measure(facts))
+    return said(measures)
 
 
-__all__ = ["StepFacts", "measure_step", "weighted_mean"]
+__all__ = ["StepFacts", "mean", "measure_step", "ratio", "said", "weighted_mean"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agrpo.metrics import StepFacts, weighted_mean
 
 
-def measure(facts: StepFacts) -> dict[str, float]:
+def measure(facts: StepFacts) -> dict[str, float | None]:
     """Shares over all trained tokens, and the extreme share of one completion on each side."""
     samples = facts.samples
     if not samples:

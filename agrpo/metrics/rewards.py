@@ -1,33 +1,60 @@
-"""Rewards: what the groups of a step earned (A-291, A-293, A-295)."""
+"""Rewards: what the groups of a step earned (A-289 to A-295)."""
 
 from __future__ import annotations
 
 import math
-from statistics import fmean
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from statistics import fmean, stdev
 
-from agrpo.metrics import StepFacts
+from agrpo.metrics import StepFacts, mean
 from agrpo.records.score import Mark, ScoredGroup
 
 _NO_VARIANCE = {Mark.EQUAL_REWARDS, Mark.TOO_FEW_SCORES, Mark.FAILED}
 
 
-def measure(facts: StepFacts) -> dict[str, float]:
+def measure(facts: StepFacts) -> dict[str, float | None]:
     """`reward`: mean over scored rollouts of all consumed groups.
 
     `reward_trained`: mean over trained samples of groups whose rewards differ; `frac_zero_std_groups`: share of groups
-    with equal rewards or fewer than two scores.
+    with equal rewards or fewer than two scores; `reward_zero_std_groups`: mean over those groups of their mean reward.
+    `reward_group_std`: sample standard deviation inside the group, over trained samples.
     """
-    measures: dict[str, float] = {}
     groups = [group for group in facts.consumed if Mark.REFUSED_PROMPT not in group.marks]
-    scored = [reward for group in groups for reward in group.rewards if not math.isnan(reward)]
-    if scored:
-        measures["reward"] = fmean(scored)
-    trained = _trained_rewards(facts)
-    if trained:
-        measures["reward_trained"] = fmean(trained)
-    if groups:
-        measures["frac_zero_std_groups"] = fmean(bool(group.marks & _NO_VARIANCE) for group in groups)
+    totals = {group.ticket: _numbers(group.rewards) for group in groups}
+    flat = {group.ticket for group in groups if group.marks & _NO_VARIANCE}
+    return {
+        "reward": mean(reward for scored in totals.values() for reward in scored),
+        "reward_trained": mean(_trained_rewards(facts)),
+        "reward_group_std": _group_std(facts, totals),
+        "reward_zero_std_groups": mean(fmean(totals[ticket]) for ticket in flat if totals[ticket]),
+        "frac_zero_std_groups": mean(group.ticket in flat for group in groups),
+        **_by_name(facts),
+    }
+
+
+def _by_name(facts: StepFacts) -> dict[str, float | None]:
+    """Each reward's own values, before its weight."""
+    given: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
+    for group in facts.consumed:
+        for score in group.scores:
+            given[score.reward][group.ticket] = [value for value in score.values if value is not None]
+    measures: dict[str, float | None] = {}
+    for name, values in given.items():
+        measures[f"rewards/{name}/mean"] = mean(value for group in values.values() for value in group)
+        measures[f"rewards/{name}/group_std"] = _group_std(facts, values)
     return measures
+
+
+def _group_std(facts: StepFacts, values: Mapping[int, list[float]]) -> float | None:
+    """Sample standard deviation inside each group, by ticket, averaged over trained samples."""
+    spreads = {ticket: stdev(own) for ticket, own in values.items() if len(own) > 1}
+    return mean(spreads[sample.ticket] for sample in facts.samples if sample.ticket in spreads)
+
+
+def _numbers(rewards: Iterable[float]) -> list[float]:
+    """Those of rollouts that a reward scored."""
+    return [reward for reward in rewards if not math.isnan(reward)]
 
 
 def _trained_rewards(facts: StepFacts) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agrpo.metrics import StepFacts, weighted_mean
 
 
-def measure(facts: StepFacts) -> dict[str, float]:
+def measure(facts: StepFacts) -> dict[str, float | None]:
     """Log-prob differences and entropy in nats; ratios before out-of-bounds tokens are masked."""
     samples = facts.samples
     if not samples:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import ReplayMismatch, RewardError
+from agrpo.metrics import line
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer, rate_schedule
@@ -284,20 +285,4 @@ class _Learner:
 
 def progress_line(done: Done, max_steps: int | None) -> str:
     """One step in one line."""
-    shown = [f"step {done.step}/{max_steps}" if max_steps else f"step {done.step}"]
-    for name, label, form in _SHOWN:
-        if name in done.metrics:
-            shown.append(f"{label} {done.metrics[name]:{form}}")
-    return "  ".join([*shown, "nothing to train"] if done.empty else shown)
-
-
-_SHOWN = (
-    ("reward", "reward", ".3f"),
-    ("completions/mean_length", "length", ".1f"),
-    ("entropy", "entropy", ".3f"),
-    ("loss", "loss", "+.4f"),
-    ("grad_norm", "grad norm", ".2f"),
-    ("frac_zero_std_groups", "equal", ".2f"),
-    ("sample/staleness_mean", "staleness", ".1f"),
-    ("perf/step_s", "seconds", ".2f"),
-)
+    return line.progress_line(done.step, done.metrics, max_steps, done.empty)

@@ -42,7 +42,11 @@ MICRO_TOKENS = 10
 
 
 def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False) -> RunFolder:
-    tree = {"run": {"name": "small"}, "recorder": {"every_seconds": every_seconds, "topk": topk}}
+    tree = {
+        "run": {"name": "small"},
+        "step": {"micro_tokens": MICRO_TOKENS},
+        "recorder": {"every_seconds": every_seconds, "topk": topk},
+    }
     return RunFolder.create(str(url), {"settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"})
 
 

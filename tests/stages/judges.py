@@ -18,3 +18,8 @@ def always_one(completion_ids: list[list[int]], **columns: Any) -> list[float]:
 def never_any(completion_ids: list[list[int]], **columns: Any) -> list[None]:
     """Nothing to say."""
     return [None for _ in completion_ids]
+
+
+def sometimes_even(completion_ids: list[list[int]], **columns: Any) -> list[float | None]:
+    """Share of even tokens, and nothing to say of a completion that begins with a multiple of three."""
+    return [None if ids[0] % 3 == 0 else sum(id % 2 == 0 for id in ids) / len(ids) for ids in completion_ids]

@@ -1,0 +1,15 @@
+"""Update: what the optimizer step itself says. A step that trained nothing has no loss."""
+
+from __future__ import annotations
+
+from agrpo.metrics import StepFacts
+
+
+def measure(facts: StepFacts) -> dict[str, float | None]:
+    """The gradient norm is before clipping."""
+    trained = not facts.plan.empty
+    return {
+        "learning_rate": facts.plan.learning_rate,
+        "loss": facts.loss if trained else None,
+        "grad_norm": facts.grad_norm if trained else None,
+    }
