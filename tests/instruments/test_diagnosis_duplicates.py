@@ -75,6 +75,11 @@ def test_duplicates_that_rise_while_entropy_falls_are_a_collapse():
     assert repeated(line(0.1, 0.22), entropy=line(0.4, 0.2), reward=0.5) == []
 
 
+def test_a_collapse_without_a_reward_says_nothing_of_it():
+    (finding,) = repeated(line(0.1, 0.5), entropy=line(0.4, 0.2))
+    assert (finding.severity, finding.reading.endswith("nats per token.")) == (Severity.WARNING, True)
+
+
 def test_a_collapse_that_the_reward_still_pays_for_is_a_note():
     (finding,) = repeated(line(0.1, 0.5), entropy=line(0.4, 0.2), reward=line(0.3, 0.6))
     assert (finding.rule, finding.severity) == ("A-364", Severity.NOTE)
@@ -91,3 +96,18 @@ def test_sampling_that_is_not_random_is_said_once_and_not_as_saturation():
 def test_growing_surer_at_the_top_is_said_once():
     top = {"frac_zero_std_groups": line(0.3, 0.9), "reward_zero_std_groups": 1.0, "reward": line(0.6, 0.95)}
     assert rules(repeated(line(0.1, 0.5), entropy=line(0.4, 0.2), **top)) == ["A-358"]
+
+
+@pytest.mark.parametrize(
+    ("share", "entropy", "found"),
+    [
+        (jumping(0.55, 0.86), 0.11, ["A-363"]),
+        (jumping(0.57, 0.86), 0.11, []),
+        (jumping(0.55, 0.86), 0.09, []),
+        (line(0.1, 0.24), line(0.4, 0.29), ["A-364"]),
+        (line(0.1, 0.225), line(0.4, 0.29), []),
+        (line(0.1, 0.24), line(0.4, 0.31), []),
+    ],
+)
+def test_the_least_jumps_and_changes_that_count(share: Measure, entropy: Measure, found: list[str]):
+    assert rules(repeated(share, entropy=entropy)) == found

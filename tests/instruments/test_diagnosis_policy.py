@@ -88,3 +88,18 @@ def test_a_gradient_far_above_its_median_is_a_spike():
     )
     assert spiking(4.99) == []
     assert diagnose(history({"grad_norm": lambda step: 5.0 if step == 20 else 0.5}), SETTINGS) == []
+
+
+def test_just_below_the_bound_of_a_warning_is_a_note():
+    for name, value in (
+        ("completions/clipped_ratio", 0.24),
+        ("sampling/masked_mean", 0.099),
+        ("sample/dropped_stale_count", 51.1),
+    ):
+        assert [finding.severity for finding in read({name: value})] == [Severity.NOTE], name
+
+
+def test_the_bound_of_disagreement_in_nats():
+    measures = {"sample/staleness_max": 0.0, "sampling/importance_sampling_ratio/mean": 1.0}
+    assert rules(read({**measures, "sampling/sampling_logp_difference/mean": 0.02})) == ["agrpo/engine-mismatch"]
+    assert read({**measures, "sampling/sampling_logp_difference/mean": 0.019}) == []

@@ -127,3 +127,21 @@ def test_a_trend_needs_both_windows_and_a_level_only_one():
     rising = history({**measures, "reward": line(0.5, 0.9, 40)})
     assert rules(diagnose(rising[20:], SETTINGS)) == ["A-358"]
     assert rules(diagnose(rising[21:], SETTINGS)) == []
+
+
+@pytest.mark.parametrize(
+    ("share", "reward", "found"),
+    [
+        (line(0.3, 0.44), line(0.85, 0.92), ["A-358"]),
+        (line(0.3, 0.42), line(0.85, 0.92), []),
+        (line(0.3, 0.44), line(0.85, 0.91), []),
+        (0.5, 0.9, ["A-358"]),
+    ],
+)
+def test_the_least_changes_that_count_at_the_top(share: Measure, reward: Measure, found: list[str]):
+    """The medians of the outer quarters of 40 steps lie 30/39 of a line's change apart."""
+    assert rules(equal(share, 0.95, reward)) == found
+
+
+def test_the_bounds_of_being_stuck():
+    assert rules(equal(0.5, 0.1, 0.2)) == ["A-359"]

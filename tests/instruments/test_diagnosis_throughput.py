@@ -149,3 +149,10 @@ def test_the_first_step_of_an_attempt_is_no_reading_of_throughput():
 def test_waits_that_nobody_measured_say_nothing():
     assert read({"perf/step_s": 4.0, "rollout/queue_size": 0.0}) == []
     assert read({"perf/step_s": 4.0, "perf/rollout_wait_s": lambda step: 3.0 if step > 31 else None}) == []
+
+
+def test_the_bounds_of_a_warning_and_of_a_full_cache():
+    assert [finding.severity for finding in flow(wait=2.0, pressure=None, queue=0)] == [Severity.WARNING]
+    assert [finding.severity for finding in flow(wait=1.9, pressure=None, queue=0)] == [Severity.NOTE]
+    ceiling = {"wait": 0.8, "pressure": None, "queue": 256, "concurrency": 490}
+    assert rules(flow(**ceiling, vllm_kv_cache_usage_frac=0.59)) == ["A-112"]

@@ -90,7 +90,7 @@ def _collapse(evidence: Evidence) -> Iterator[Finding]:
             rule="A-364",
             severity=Severity.WARNING,
             title="Collapsing onto one answer per prompt",
-            reading=f"{told} The reward does not rise.",
+            reading=told if reward is None else f"{told} The reward does not rise.",
             change=f"R{cure}",
         )
 
