@@ -8,6 +8,7 @@ from typing import Protocol, cast
 import duckdb
 import pyarrow as pa
 
+from agrpo.database.advice import advised
 from agrpo.database.opening import open_patiently
 from agrpo.errors import DatabaseError
 
@@ -54,7 +55,7 @@ def query(path_or_run: str | Path | HasDatabase, sql: str) -> pa.Table:
             relation = cast("duckdb.DuckDBPyRelation | None", connection.sql(sql))
             return pa.table({}) if relation is None else relation.to_arrow_table()
         except duckdb.Error as error:
-            raise DatabaseError(f"{error}; `SHOW ALL TABLES` lists the tables and views") from error
+            raise DatabaseError(advised(connection, error)) from error
 
 
 def _file_of(path_or_run: str | Path | HasDatabase) -> Path:

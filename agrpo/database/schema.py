@@ -8,7 +8,9 @@ from importlib.resources import files
 import duckdb
 import pyarrow as pa
 
-VERSION = 2
+from agrpo.database.comments import explain_columns
+
+VERSION = 3
 """Raised with every change of the SQL files; a file of an older version is built again, not migrated."""
 
 LEDGER = "ingest"
@@ -18,10 +20,11 @@ _FILES = ("schema.sql", "views.sql", "step_metrics.sql")
 
 
 def create_all(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make every table and view of the schema in an empty database."""
+    """Make every table and view of the schema, with their comments, in an empty database."""
     connection.begin()
     for name in _FILES:
         connection.execute(files("agrpo.database").joinpath(name).read_text("utf-8"))
+    explain_columns(connection)
     connection.execute("INSERT INTO schema_info VALUES (?)", [VERSION])
     connection.commit()
 

@@ -104,6 +104,8 @@ FROM known
 LEFT JOIN consumed USING (ticket)
 LEFT JOIN groups USING (ticket)
 LEFT JOIN scored_groups USING (ticket);
+COMMENT ON COLUMN group_status.step IS 'First step that consumed the group; NULL: none yet.';
+COMMENT ON COLUMN group_status.steps IS 'Every step that consumed it: one, since a ticket is consumed once.';
 COMMENT ON VIEW group_status IS 'What became of every ticket: trained, dropped (for which reason) or pending (how far it has come).';
 
 CREATE VIEW rollouts_with_rewards AS
@@ -126,3 +128,157 @@ LEFT JOIN group_rewards USING (ticket)
 LEFT JOIN used USING (ticket, rollout_index)
 LEFT JOIN group_status USING (ticket);
 COMMENT ON VIEW rollouts_with_rewards IS 'Every rollout with its total reward, its group''s mean and sample standard deviation, the advantage it was trained with, and what became of its group.';
+COMMENT ON COLUMN rollouts_with_rewards.error IS 'What failed, where stop_reason says that something did.';
+COMMENT ON COLUMN rollouts_with_rewards.step IS 'Step that consumed its group; NULL: none yet.';
+
+CREATE VIEW prompts AS
+WITH group_rewards AS (
+    SELECT ticket, count(reward) AS num_scored, avg(reward) AS reward_mean, sum(reward) AS total,
+        count(*) FILTER (reward >= 1) AS num_passed
+    FROM scores
+    GROUP BY ticket
+)
+SELECT
+    prompt_id,
+    any_value(row_index) AS row_index,
+    any_value(prompt)->>'$[#-1].content' AS question,
+    count(*) AS num_groups,
+    sum(num_rollouts)::BIGINT AS num_rollouts,
+    sum(total) / sum(num_scored) AS reward_mean,
+    sum(num_passed) / sum(num_scored) AS pass_rate,
+    arg_min(reward_mean, ticket) AS first_reward_mean,
+    arg_max(reward_mean, ticket) AS last_reward_mean,
+    min(ticket) AS first_ticket,
+    max(ticket) AS last_ticket
+FROM groups LEFT JOIN group_rewards USING (ticket)
+GROUP BY prompt_id;
+COMMENT ON VIEW prompts IS 'Every prompt that was asked: how often, and how well it went, over all its rollouts.';
+COMMENT ON COLUMN prompts.question IS 'Content of the prompt''s last message.';
+COMMENT ON COLUMN prompts.num_groups IS 'How often the prompt was asked.';
+COMMENT ON COLUMN prompts.num_rollouts IS 'Completions of the prompt.';
+COMMENT ON COLUMN prompts.reward_mean IS 'Mean reward of its scored rollouts.';
+COMMENT ON COLUMN prompts.pass_rate IS 'Share of its scored rollouts with a reward of 1 or more.';
+COMMENT ON COLUMN prompts.first_reward_mean IS 'Mean reward of the first group that was scored.';
+COMMENT ON COLUMN prompts.last_reward_mean IS 'Mean reward of the newest group that was scored.';
+COMMENT ON COLUMN prompts.first_ticket IS 'Group that asked it first.';
+COMMENT ON COLUMN prompts.last_ticket IS 'Group that asked it last.';
+
+CREATE MACRO trained_only(tokens, mask) AS
+    CASE WHEN mask IS NULL THEN tokens ELSE list_where(tokens, mask::BOOLEAN[]) END;
+COMMENT ON MACRO trained_only IS 'Of a list with one entry per output token, those of the trained ones: output_mask.';
+
+CREATE VIEW trained_turns AS
+WITH continued AS (
+    SELECT DISTINCT ticket, rollout_index FROM turns WHERE turn_index > 0
+),
+following AS (
+    SELECT *, lag(prompt_ids || output_ids) OVER (PARTITION BY ticket, rollout_index ORDER BY turn_index) AS before
+    FROM turns SEMI JOIN continued USING (ticket, rollout_index)
+),
+numbered AS (
+    SELECT *, count(*) FILTER (prompt_ids[:len(before)] <> before)
+        OVER (PARTITION BY ticket, rollout_index ORDER BY turn_index) AS sequence_index
+    FROM following
+),
+placed AS (
+    SELECT ticket, rollout_index, turn_index, output_ids, output_log_probs, output_mask, output_versions,
+        0 AS sequence_index, 0 AS num_before
+    FROM turns ANTI JOIN continued USING (ticket, rollout_index)
+    UNION ALL
+    SELECT ticket, rollout_index, turn_index, output_ids, output_log_probs, output_mask, output_versions,
+        sequence_index, coalesce(sum(len(trained_only(output_ids, output_mask))) OVER (
+            PARTITION BY ticket, rollout_index, sequence_index ORDER BY turn_index
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)::BIGINT
+    FROM numbered
+)
+SELECT
+    attempt, step, ticket, rollout_index, sequence_index, turn_index, advantage, staleness,
+    trained_only(range(len(output_ids)), output_mask) AS token_indices,
+    trained_only(output_ids, output_mask) AS token_ids,
+    trained_only(output_versions, output_mask) AS model_versions,
+    trained_only(output_log_probs, output_mask) AS sampler_log_probs,
+    log_probs[num_before + 1 : num_before + len(trained_only(output_ids, output_mask))] AS log_probs,
+    entropies[num_before + 1 : num_before + len(trained_only(output_ids, output_mask))] AS entropies
+FROM placed JOIN live_samples USING (ticket, rollout_index, sequence_index);
+COMMENT ON VIEW trained_turns IS 'Every turn that a step which counts trained, with lists of one entry per trained token: sampled beside learned.';
+COMMENT ON COLUMN trained_turns.token_indices IS 'Places in the turn''s output, from 0.';
+COMMENT ON COLUMN trained_turns.token_ids IS 'In the model''s vocabulary.';
+COMMENT ON COLUMN trained_turns.model_versions IS 'Policy version that sampled each token.';
+COMMENT ON COLUMN trained_turns.sampler_log_probs IS 'Under the distribution each was sampled from, nats.';
+COMMENT ON COLUMN trained_turns.log_probs IS 'Under the policy before the step, nats.';
+COMMENT ON COLUMN trained_turns.entropies IS 'Of the policy''s distribution for each token, nats.';
+
+CREATE VIEW token_log_probs AS
+WITH tokens AS (
+    SELECT
+        attempt, step, ticket, rollout_index, sequence_index, turn_index, unnest(token_indices) AS token_index,
+        unnest(token_ids) AS token_id, unnest(model_versions) AS model_version, advantage, staleness,
+        unnest(sampler_log_probs) AS sampler_log_prob, unnest(log_probs) AS log_prob, unnest(entropies) AS entropy
+    FROM trained_turns
+)
+SELECT *, exp(log_prob::DOUBLE - sampler_log_prob) AS ratio FROM tokens;
+COMMENT ON VIEW token_log_probs IS 'Every trained token of the steps that count: log-prob when it was sampled, and when it was trained.';
+COMMENT ON COLUMN token_log_probs.token_index IS 'Place in the turn''s output, from 0.';
+COMMENT ON COLUMN token_log_probs.token_id IS 'In the model''s vocabulary.';
+COMMENT ON COLUMN token_log_probs.model_version IS 'Policy version that sampled the token.';
+COMMENT ON COLUMN token_log_probs.sampler_log_prob IS 'Under the distribution it was sampled from, nats.';
+COMMENT ON COLUMN token_log_probs.log_prob IS 'Under the policy before the step, nats.';
+COMMENT ON COLUMN token_log_probs.entropy IS 'Of the policy''s distribution for the token, nats.';
+COMMENT ON COLUMN token_log_probs.ratio IS 'Importance ratio, exp(log_prob - sampler_log_prob), before any masking.';
+
+CREATE VIEW step_times AS
+SELECT attempt, step, part, seconds
+FROM (
+    UNPIVOT (
+        SELECT
+            attempt, step, wait_seconds AS wait, read_seconds AS read, plan_seconds AS plan, forward_seconds AS forward,
+            backward_seconds AS backward, optimizer_seconds AS optimizer, digest_seconds AS digest,
+            record_seconds AS record, sync_seconds AS sync, checkpoint_seconds AS checkpoint, other_seconds AS other
+        FROM live_steps
+    )
+    ON COLUMNS(* EXCLUDE (attempt, step)) INTO NAME part VALUE seconds
+);
+COMMENT ON VIEW step_times IS 'Where the wall time of every step that counts went: its parts, which add up to steps.step_seconds.';
+COMMENT ON COLUMN step_times.part IS 'wait, read, plan, forward, backward, optimizer, digest, record, sync, checkpoint or other: see steps.';
+COMMENT ON COLUMN step_times.seconds IS 'Wall time.';
+
+CREATE VIEW settings AS
+WITH nodes AS (
+    SELECT fullkey[3:] AS setting, value, type, runs.document->'$.settings.origins' AS origins
+    FROM runs, json_tree(runs.settings)
+    WHERE fullkey NOT LIKE '%]' AND type <> 'OBJECT' AND coalesce(json_type(value, '$[0]'), '') <> 'OBJECT'
+),
+known AS (
+    SELECT DISTINCT key, value->>'$' AS origin FROM runs, json_each(runs.document->'$.settings.origins')
+)
+SELECT
+    setting,
+    any_value(nodes.value) AS value,
+    coalesce(arg_max(origin, len(key)), 'default') AS origin
+FROM nodes
+LEFT JOIN known ON setting = key OR starts_with(setting, key || '.') OR starts_with(setting, key || '[')
+GROUP BY setting;
+COMMENT ON VIEW settings IS 'Every setting of the run, and where its value comes from.';
+COMMENT ON COLUMN settings.setting IS 'Table and key, such as step.groups or rewards[0].weight.';
+COMMENT ON COLUMN settings.value IS 'As the run uses it.';
+COMMENT ON COLUMN settings.origin IS 'The run file, --set, or default.';
+
+CREATE VIEW schema_relations AS
+SELECT table_name AS relation, 'table' AS kind, comment FROM duckdb_tables() WHERE NOT internal
+UNION ALL SELECT view_name, 'view', comment FROM duckdb_views() WHERE NOT internal
+UNION ALL SELECT DISTINCT function_name, 'macro', comment FROM duckdb_functions()
+WHERE NOT internal AND function_type LIKE '%macro';
+COMMENT ON VIEW schema_relations IS 'The tables, views and macros of this database.';
+COMMENT ON COLUMN schema_relations.relation IS 'Name of the table, view or macro.';
+COMMENT ON COLUMN schema_relations.kind IS 'table, view or macro.';
+COMMENT ON COLUMN schema_relations.comment IS 'What it holds.';
+
+CREATE VIEW schema_columns AS
+SELECT table_name AS relation, column_name, data_type AS column_type, column_index, comment
+FROM duckdb_columns() WHERE NOT internal;
+COMMENT ON VIEW schema_columns IS 'The columns of every table and view.';
+COMMENT ON COLUMN schema_columns.relation IS 'Name of the table or view.';
+COMMENT ON COLUMN schema_columns.column_name IS 'Name of the column.';
+COMMENT ON COLUMN schema_columns.column_type IS 'Type in DuckDB''s SQL.';
+COMMENT ON COLUMN schema_columns.column_index IS 'Place in the table or view, from 1.';
+COMMENT ON COLUMN schema_columns.comment IS 'What it holds.';

@@ -30,7 +30,8 @@ def test_no_table_has_a_key_or_an_index(empty):
 def test_every_view_of_an_empty_database_is_empty(empty):
     views = [name for (name,) in empty.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()]
     assert {"lineage", "live_steps", "live_metrics", "group_status", "step_metrics"} <= {*views}
-    assert [view for view in views if empty.execute(f"FROM {view}").fetchall()] == []
+    told_of_itself = {"schema_relations", "schema_columns"}
+    assert [view for view in {*views} - told_of_itself if empty.execute(f"FROM {view}").fetchall()] == []
 
 
 def test_token_lists_and_times_have_their_arrow_types():

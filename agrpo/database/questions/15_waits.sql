@@ -1,0 +1,32 @@
+-- What did each stage wait for?
+--
+-- One row per place where somebody or something waits. The generator waits for run-ahead when the learner is slower
+-- (good: the learner is busy); the learner waits for groups when the generators are. Groups and scores that wait long
+-- grow stale.
+--
+-- who: who or what waited
+-- waited_for: and for what
+-- num_waits: how often
+-- seconds_total, seconds_mean, seconds_max: how long
+WITH waits AS (
+    SELECT 1 AS place, 'generator' AS who, 'run-ahead: a free place within async.max_staleness' AS waited_for,
+        backpressure_seconds AS seconds
+    FROM groups
+    UNION ALL
+    SELECT 2, 'finished group', 'the scorer', score_wait_seconds FROM scored_groups
+    UNION ALL
+    SELECT 3, 'scored group', 'a plan of the learner', epoch(planned_at - scored_at)
+    FROM live_step_groups JOIN scored_groups USING (ticket) JOIN live_plans USING (attempt, step)
+    UNION ALL
+    SELECT 4, 'learner', 'scored groups', wait_seconds FROM live_steps
+    UNION ALL
+    SELECT 5, 'published version', 'an engine that serves it', epoch(acknowledged_at - published_at)
+    FROM acknowledgements JOIN (SELECT version, min(published_at) AS published_at FROM versions GROUP BY version)
+        USING (version)
+)
+SELECT
+    who, waited_for, count(seconds) AS num_waits, sum(seconds) AS seconds_total, avg(seconds) AS seconds_mean,
+    max(seconds) AS seconds_max
+FROM waits
+GROUP BY place, who, waited_for
+ORDER BY place;

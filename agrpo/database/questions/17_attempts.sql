@@ -1,0 +1,25 @@
+-- Which attempts made up the run, and what did they lose?
+--
+-- One row per start of the learner. After a crash or a rollback the steps past base_step do not count: they stay in the
+-- tables and the live views leave them out. num_lost above 0 after a mere crash is the work since the last checkpoint
+-- that a replay did not take over.
+--
+-- attempt: incarnation of the learner
+-- started_at, host: when and where
+-- parent, base_step: whose history it continues, and from which step on
+-- void: it produced nothing that counts
+-- num_steps: steps it finished
+-- num_lost: of them, those that no longer count
+-- first_step, last_step: those that do
+WITH finished AS (
+    SELECT
+        attempt, count(*) AS num_steps, count(live.step) AS num_live, min(live.step) AS first_step,
+        max(live.step) AS last_step
+    FROM steps LEFT JOIN (SELECT attempt, step FROM live_steps) AS live USING (attempt, step)
+    GROUP BY attempt
+)
+SELECT
+    attempt, started_at, host, parent, base_step, void, coalesce(num_steps, 0) AS num_steps,
+    coalesce(num_steps - num_live, 0) AS num_lost, first_step, last_step
+FROM attempts LEFT JOIN bases USING (attempt) LEFT JOIN finished USING (attempt)
+ORDER BY attempt;
