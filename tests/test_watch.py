@@ -77,6 +77,14 @@ def test_an_unfinished_run_that_nobody_works_on_is_told_with_how_to_go_on(tmp_pa
     assert told.stdout.splitlines()[-1].startswith("unfinished, and no stage has spoken for 60 s; `agrpo resume /")
 
 
+@pytest.mark.parametrize("command", ["watch", "train", "resume", "quickstart"])
+def test_help_tells_how_to_have_plain_lines(command: str):
+    told = subprocess.run(
+        [sys.executable, "-m", "agrpo", command, "--help"], capture_output=True, text=True, check=True
+    )
+    assert "--plain" in told.stdout
+
+
 def in_terminal(command: list[str]) -> str:
     """What a command writes to a terminal of 80 x 24."""
     ours, theirs = pty.openpty()

@@ -87,13 +87,13 @@ def test_a_measure_has_its_own_curve_where_the_terminal_is_wide_enough():
 
 def test_the_reward_curve_has_its_extremes_at_the_axis_and_the_newest_below():
     look = looked([point(step, reward=0.1 * step) for step in (1, 2, 3, 4)])
-    assert shown(look, width=36, height=17)[3:7] == [
+    assert shown(look, width=36, height=18)[3:7] == [
         "  0.400 │                  ██████",
         " reward │      ▁▁▁▁▁▁████████████",
         "  0.100 │▁▁▁▁▁▁██████████████████",
         "         step 4: reward 0.400",
     ]
-    assert shown(look, width=64, height=17)[6] == f"{'':9}step 1{'':26}step 4: reward 0.400"
+    assert shown(look, width=64, height=18)[6] == f"{'':9}step 1{'':26}step 4: reward 0.400"
 
 
 def test_stages_say_what_they_do_what_they_wait_for_and_since_when():
@@ -126,8 +126,9 @@ def test_a_finished_run_shows_neither_stages_nor_queue_nor_time_left():
 
 def test_findings_say_what_to_change_and_warnings_when_they_came():
     finding = Finding(rule="A-1", severity=Severity.WARNING, title="Answers repeat", reading="r", change="Raise it.")
-    lines = shown(looked(POINTS, notices=NOTICES, findings=[finding]), height=40)
-    assert lines[-8] == "warning        Answers repeat. Raise it."
+    well = Finding(rule="A-2", severity=Severity.GOOD, title="Rewards differ", reading="r", change="Nothing.")
+    lines = shown(looked(POINTS, notices=NOTICES, findings=[finding, well]), height=40)
+    assert lines[-9:-7] == ["warning        Answers repeat. Raise it.", "good           Rewards differ"]
     assert lines[-1] == "16:09:48 warning scorer: odd 8"
 
 
@@ -144,7 +145,7 @@ def test_a_taller_terminal_shows_more_of_the_newest_warnings():
 @pytest.mark.parametrize("width", [1, 10, 24, 80, 200])
 def test_no_terminal_is_too_small(width: int, height: int):
     lines = shown(looked(POINTS, notices=NOTICES), width, height)
-    assert len(lines) <= max(1, height - 2)
+    assert len(lines) <= max(1, height - 3)
     assert max(map(len, lines)) <= width
 
 

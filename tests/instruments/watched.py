@@ -10,9 +10,9 @@ from agrpo.instruments.diagnosis import Finding
 from agrpo.instruments.history import StepPoint
 from agrpo.instruments.live.looking import STAGES, Look, Pipeline, StageWord, State
 from agrpo.instruments.live.notices import Notice
-from agrpo.queue.run_folder import RunFolder
-from agrpo.records.progress import Hint
-from tests.database.synthetic import add_attempt, add_group, add_scores, add_step
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import DropReason, Hint
+from tests.database.synthetic import add_attempt, add_done, add_group, add_plan, add_scores
 
 NOW = 1_700_000_100.0
 
@@ -61,7 +61,7 @@ def looked(
 
 
 def going_on(place: Path) -> RunFolder:
-    """A run of 4 steps that has done one: 6 tickets claimed, 5 generated, 4 scored, 1 trained; told to go up to 9."""
+    """A run of 4 steps that has done one: 6 tickets claimed, 5 generated, 4 scored, 1 trained, 1 dropped; told up to 9."""
     folder = RunFolder.create(str(place), document())
     add_attempt(folder, 0)
     for ticket in range(5):
@@ -69,6 +69,6 @@ def going_on(place: Path) -> RunFolder:
     folder.claims.take(5, owner="generator-a", base=0)
     for ticket in range(4):
         add_scores(folder, ticket)
-    add_step(folder, 0, 1, [0])
-    folder.write_hint(Hint(limit_ticket=9, dropped=0, floor=1))
+    add_done(folder, add_plan(folder, StepKey(0, 1), [0], {1: DropReason.STALE}))
+    folder.write_hint(Hint(limit_ticket=9, dropped=1, floor=2))
     return folder

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from agrpo.instruments.diagnosis import Severity
+from agrpo.instruments.diagnosis.finding import NOTHING
 from agrpo.instruments.live.curves import chart, columns_of
 from agrpo.instruments.live.looking import Look, StageWord, State
 from agrpo.instruments.live.measures import MeasureLine, measure_lines, series
@@ -16,6 +17,7 @@ from agrpo.instruments.progress import max_steps, seconds_left, share_done
 DIM, BOLD = "dim", "bold"
 CURVE, GOOD, NOTE, ALARM = "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 """Okabe and Ito's colours; every one of them says what a word beside it says too."""
+SEVERITIES = {Severity.GOOD: GOOD, Severity.NOTE: NOTE, Severity.WARNING: ALARM}
 
 LABEL = 15
 """Characters of the labels on the left."""
@@ -26,13 +28,13 @@ LEAST_ROWS, MOST_ROWS, TALL = 3, 6, 36
 
 
 class Drawing:
-    """One look as rich shows it. It breaks no line, and leaves two of the terminal's for what is said below it."""
+    """One look as rich shows it. It breaks no line, and leaves three of the terminal's for what is said below it."""
 
     def __init__(self, look: Look) -> None:
         self._look = look
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width, height = options.max_width, max(1, (options.height or console.height) - 2)
+        width, height = options.max_width, max(1, (options.height or console.height) - 3)
         for line in draw(self._look, width, height, ascii_only=options.ascii_only):
             line.no_wrap, line.overflow = True, "crop" if options.ascii_only else "ellipsis"
             yield line
@@ -129,12 +131,11 @@ def _stage(stage: StageWord, look: Look, ascii_only: bool) -> Text:
 
 
 def _findings(look: Look) -> list[Text]:
-    styles = {"good": GOOD, "note": NOTE, "warning": ALARM}
     return [
         Text.assemble(
-            (f"{finding.severity.value:<{LABEL}}", styles[finding.severity.value]),
+            (f"{finding.severity.value:<{LABEL}}", SEVERITIES[finding.severity]),
             finding.title,
-            (f". {finding.change}", DIM),
+            ("" if finding.change == NOTHING else f". {finding.change}", DIM),
         )
         for finding in look.findings
     ]
@@ -153,6 +154,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-__all__: Sequence[str] = ["Drawing", "draw", "duration"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -57,15 +58,16 @@ class LiveView:
     def _follow(self) -> None:
         try:
             while not self._closing.is_set():
-                self._show()
+                self._show(self._onlooker.look(time.time()))
                 self._closing.wait(REFRESH_SECONDS)
-            self._show()
+            # Whoever closes the view of a run has seen it end.
+            self._show(replace(self._onlooker.look(time.time()), ended=True))
         except Exception as error:
             self.error = error
             self.ended.set()
 
-    def _show(self) -> None:
-        self.look = self._onlooker.look(time.time())
-        self._live.update(Drawing(self.look), refresh=True)
-        if self.look.ended:
+    def _show(self, look: Look) -> None:
+        self.look = look
+        self._live.update(Drawing(look), refresh=True)
+        if look.ended:
             self.ended.set()
