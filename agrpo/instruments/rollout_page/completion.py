@@ -1,0 +1,233 @@
+"""The completion of a rollout for a terminal: turn by turn, every token coloured or marked, or one row per token."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agrpo.instruments.rollout_page.colours import Band, Scale
+from agrpo.instruments.rollout_page.facts import Alternative, RolloutPage, TokenFacts, TurnFacts
+
+CONTEXT_STYLE = "dim"
+NAMED_ALTERNATIVES = 3
+LONGEST_TOKEN = 20
+"""Characters of a token in a table; its quotes included."""
+SAID_ONCE = ("turn", "version", "use")
+
+
+def tokens_of(page: RolloutPage) -> list[TokenFacts]:
+    """Every sampled token."""
+    return [token for turn in page.turns for token in turn.tokens]
+
+
+def completion(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
+    """Turns with their tokens, then the legend. Without a tokenizer: the text as it was recorded."""
+    assert page.rollout is not None, "a refused prompt has no completion"
+    if not page.turns:
+        yield Text(page.rollout.error or "no turn was sampled")
+        return
+    for before, turn in pairwise([None, *page.turns]):
+        assert turn is not None, "only the first turn has none before it"
+        yield from _turn(page, before, turn, scale, coloured=coloured)
+    if any(token.text is None for token in tokens_of(page)):
+        yield Text(visible(page.rollout.completion_text))
+        return
+    yield Text()
+    yield from legend(tokens_of(page), scale, coloured=coloured)
+
+
+def token_table(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
+    """One row per sampled token. Columns that nothing fills are left out; what is the same for all is said once."""
+    tokens = tokens_of(page)
+    columns = _columns(page, scale, coloured=coloured)
+    same = {
+        name: cells[0].plain
+        for name, cells in columns.items()
+        if name in SAID_ONCE and len({cell.plain for cell in cells}) == 1
+    }
+    if same:
+        yield Text("all tokens: " + ", ".join(f"{name} {value}" for name, value in same.items()), style="dim")
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1))
+    shown = {name: cells for name, cells in columns.items() if name not in same and any(cell.plain for cell in cells)}
+    for name in shown:
+        words = name in ("token", "use", "alternatives (nats)")
+        table.add_column(name, justify="left" if words else "right", no_wrap=not name.startswith("alternatives"))
+    for row in zip(*shown.values(), strict=True):
+        table.add_row(*row)
+    yield table
+    if coloured and tokens:
+        yield from legend(tokens, scale, coloured=True)
+
+
+def _columns(page: RolloutPage, scale: Scale, *, coloured: bool) -> dict[str, list[Text]]:
+    """Cells by column, one per token."""
+    tokens = tokens_of(page)
+    plain: dict[str, list[str]] = {
+        "turn": [str(turn.turn_index) for turn in page.turns for _ in turn.tokens],
+        "#": [str(place) for turn in page.turns for place, _ in enumerate(turn.tokens)],
+        "id": [str(token.token_id) for token in tokens],
+        "token": [_cut(_quoted(token.text)) for token in tokens],
+        "sampler\nnats": [fixed(token.sampler_logprob) for token in tokens],
+        "learner\nnats": [fixed(token.learner_logprob) for token in tokens],
+        "ratio": [fixed(token.ratio) for token in tokens],
+        "entropy\nnats": [fixed(token.entropy) for token in tokens],
+        "version": ["" if token.version is None else str(token.version) for token in tokens],
+        "use": [_use(token) for token in tokens],
+        "alternatives (nats)": [_listed(token.alternatives) for token in tokens],
+    }
+    columns = {name: [Text(cell) for cell in cells] for name, cells in plain.items()}
+    if coloured:
+        columns["token"] = [
+            Text.assemble((cell.plain, _style(token, scale.band(token))))
+            for cell, token in zip(columns["token"], tokens, strict=True)
+        ]
+    return columns
+
+
+def legend(tokens: Sequence[TokenFacts], scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
+    """What the colours or marks on the page mean, how many tokens have them, and between which values they lie."""
+    counted = [token for token in tokens if token.trained]
+    values = [value for token in counted if (value := scale.value(token)) is not None]
+    if not values:
+        yield Text(f"{scale.title}: none is known here", style="dim")
+        return
+    found = Counter(band for token in counted if (band := scale.band(token)))
+    title = f"{'colour' if coloured else 'marks'}: {scale.title}"
+    yield Text(f"{title}; {_range(values)}" if scale.measured else title)
+    line = Text("tokens:")
+    for band in scale.bands:
+        if found[band] and (coloured or band.marks[0]):
+            line.append("  ").append_text(_swatch(band, coloured=coloured)).append(f" {found[band]}")
+    if not coloured:
+        line.append(f"  unmarked {sum(count for band, count in found.items() if not band.marks[0])}")
+    if any(not token.trained for token in tokens):
+        line.append("  dim: context" if coloured else "  in {braces}: context")
+    yield line
+
+
+def visible(text: str) -> str:
+    """Text whose control characters show instead of acting on the terminal."""
+    return "".join(_shown(letter) for letter in text)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A number for people, empty where there is none."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}" if abs(value) >= 1e-3 or value == 0 else f"{value:.1e}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Such as "1 token", "2 tokens"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def fixed(value: float | None) -> str:
+    """A number with four decimals, such that a column of them can be compared."""
+    return "" if value is None else f"{value:.4f}"
+
+
+def _turn(
+    page: RolloutPage, before: TurnFacts | None, turn: TurnFacts, scale: Scale, *, coloured: bool
+) -> Iterator[RenderableType]:
+    readable = all(token.text is not None for token in [*turn.context, *turn.tokens])
+    if before is not None:
+        yield Text(_joint(before, turn), style="dim")
+        if readable and turn.context:
+            context = "".join(token.text or "" for token in turn.context)
+            yield Text(visible(context), style=CONTEXT_STYLE)
+    if len(page.turns) > 1:
+        yield Text(
+            f"turn {turn.turn_index} · {counted(len(turn.tokens), 'token')} · {turn.stop_reason} · training sequence {turn.sequence_index}"
+        )
+    if readable:
+        yield coloured_text(turn.tokens, scale, coloured=coloured)
+
+
+def _joint(before: TurnFacts, turn: TurnFacts) -> str:
+    """How a turn's prompt follows from the turn before."""
+    if not turn.forked:
+        return f"context: {counted(len(turn.context), 'token')} after turn {before.turn_index}, not trained"
+    whole = before.num_prompt_tokens + len(before.tokens)
+    return (
+        f"fork: turn {turn.turn_index} begins training sequence {turn.sequence_index}, for its prompt keeps only "
+        f"{turn.kept_tokens} of the {counted(whole, 'token')} before it; then {counted(len(turn.context), 'token')} of context:"
+    )
+
+
+def coloured_text(tokens: Sequence[TokenFacts], scale: Scale, *, coloured: bool) -> Text:
+    """The tokens one after the other. Where the policy's version changes, it is named."""
+    shown = Text()
+    versions = {token.version for token in tokens}
+    version: int | None = None
+    for token in tokens:
+        if len(versions) > 1 and token.version != version:
+            shown.append(f"[v{token.version}]", style="dim" if coloured else "")
+        version = token.version
+        band = scale.band(token)
+        text = visible(token.text or "")
+        body = text.rstrip("\n")
+        if coloured:
+            shown.append(body, style=_style(token, band))
+        else:
+            opened, closed = ("{", "}") if not token.trained else band.marks if band else ("", "")
+            shown.append(f"{opened}{body}{closed}")
+        shown.append(text[len(body) :])
+    return shown
+
+
+def _style(token: TokenFacts, band: Band | None) -> str:
+    if not token.trained:
+        return CONTEXT_STYLE
+    return band.style if band else ""
+
+
+def _swatch(band: Band, *, coloured: bool) -> Text:
+    if coloured:
+        return Text(f" {band.label} ", style=band.style)
+    return Text(f"{band.label} {''.join(band.marks)}")
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    if low == high:
+        return f"all {number(low)}"
+    return f"{fixed(low)} to {fixed(high)}, mean {fixed(math.fsum(values) / len(values))}"
+
+
+def _use(token: TokenFacts) -> str:
+    if not token.trained:
+        return "context"
+    return "not trained" if token.advantage is None else "trained"
+
+
+def _listed(alternatives: list[Alternative] | None) -> str:
+    """The most likely ones."""
+    named = (alternatives or [])[:NAMED_ALTERNATIVES]
+    return "  ".join(f"{_quoted(one.text) or one.token_id} {one.logprob:.2f}" for one in named)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TOKEN else text[: LONGEST_TOKEN - 1] + "…"
+
+
+def _quoted(text: str | None) -> str:
+    return "" if text is None else visible(json.dumps(text, ensure_ascii=False))
+
+
+def _shown(letter: str) -> str:
+    if letter == "\n":
+        return "↵\n"
+    if letter == "\t":
+        return "⇥"
+    code = ord(letter)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return f"⟨{code:02x}⟩" if 0x7F <= code < 0xA0 else letter

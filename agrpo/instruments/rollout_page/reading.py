@@ -1,0 +1,98 @@
+"""One rollout's page from the database, in one short visit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from agrpo.database.queries import HasDatabase, connect
+from agrpo.instruments.rollout_page.facts import (
+    Consumption,
+    GroupFacts,
+    RewardFacts,
+    RolloutFacts,
+    RolloutPage,
+    SampleFacts,
+)
+from agrpo.instruments.rollout_page.tokens import Pieces, turn_rows, turns_of, why_no_learner
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+    from agrpo.instruments.rollout_page.choosing import Place
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+_CONSUMED = """
+    SELECT live_step_groups.*, live_plans.version, live_plans.planned_at, live_steps.finished_at
+    FROM live_step_groups JOIN live_plans USING (attempt, step) LEFT JOIN live_steps USING (attempt, step)
+    WHERE ticket = $ticket ORDER BY step
+"""
+_ROLLOUTS = "SELECT * FROM rollouts_with_rewards WHERE ticket = $ticket ORDER BY rollout_index"
+_REWARDS = "SELECT * FROM rewards WHERE ticket = $ticket AND rollout_index = $index"
+_TURNS = "SELECT * FROM turns WHERE ticket = $ticket AND rollout_index = $index ORDER BY turn_index"
+_SAMPLES = """
+    SELECT * FROM live_samples WHERE ticket = $ticket AND rollout_index = $index ORDER BY step, sequence_index
+"""
+
+
+class ReadableRun(HasDatabase, Protocol):
+    """A run folder, as far as a page reads it."""
+
+    url: str
+
+    def document(self) -> dict[str, Any]: ...
+
+
+def rows_of(connection: DuckDBPyConnection, sql: str, **values: object) -> list[dict[str, Any]]:
+    """The rows of a query with `$names`, as dictionaries."""
+    cursor = connection.execute(sql, values or None)
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
+    """The page of a recorded rollout, or of a refused prompt. Raises as `database.queries.connect`."""
+    with connect(run) as connection:
+        ticket, index = {"ticket": place.ticket}, {"ticket": place.ticket, "index": place.rollout_index}
+        status = rows_of(connection, "SELECT * FROM group_status WHERE ticket = $ticket", **ticket)
+        scored = rows_of(connection, "SELECT * FROM scored_groups WHERE ticket = $ticket", **ticket)
+        groups = rows_of(connection, "SELECT * FROM groups WHERE ticket = $ticket", **ticket)
+        consumed = [filled(Consumption, row) for row in rows_of(connection, _CONSUMED, **ticket)]
+        rollouts = [_rollout(row) for row in rows_of(connection, _ROLLOUTS, **ticket)]
+        rewards = [filled(RewardFacts, row) for row in rows_of(connection, _REWARDS, **index)]
+        samples = [filled(SampleFacts, row) for row in rows_of(connection, _SAMPLES, **index)]
+        turns = rows_of(connection, _TURNS, **index)
+    assert groups, f"group {place.ticket} was chosen from the rows of this database"
+    group = _group({**(scored[0] if scored else {}), **groups[0], **status[0]})
+    rollout = next((one for one in rollouts if one.rollout_index == place.rollout_index), None)
+    views = turns_of(turn_rows(turns), samples, pieces)
+    return RolloutPage(
+        run=run.document().get("name") or run.url.rstrip("/").rpartition("/")[2],
+        group=group,
+        consumed=consumed,
+        rollout=rollout,
+        rollouts=rollouts,
+        rewards=rewards,
+        samples=samples,
+        turns=views,
+        no_text=pieces.missing if views else None,
+        no_learner=why_no_learner(group, consumed, samples, views) if views else None,
+    )
+
+
+def filled(cls: type[T], row: Row) -> T:
+    """A record from the columns of its fields' names; None for one that an older database does not have."""
+    return cls(**{field.name: row.get(field.name) for field in fields(cls)})  # pyright: ignore[reportArgumentType]
+
+
+def _group(row: Row) -> GroupFacts:
+    parsed = {"prompt": json.loads(row["prompt"]), "facts": json.loads(row["facts"]), "marks": row.get("marks") or []}
+    return filled(GroupFacts, {**row, **parsed})
+
+
+def _rollout(row: Row) -> RolloutFacts:
+    return filled(RolloutFacts, {**row, "completion": json.loads(row["completion"])})
