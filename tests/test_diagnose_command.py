@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agrpo.cli import main
 from agrpo.database.queries import FILE_NAME
 from agrpo.database.writer import Database
 from agrpo.queue.run_folder import RunFolder, StepKey
@@ -57,20 +57,23 @@ def a_step(step: int, metrics: dict[str, float], num_prompts: int) -> Done:
     )
 
 
-def diagnose(*arguments: str, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "agrpo", "diagnose", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        env={"COLUMNS": "80", "PATH": "/usr/bin:/bin", "NO_COLOR": "1"},
-    )
-    assert done.returncode == code, done.stderr
-    return done.stdout + done.stderr
+@pytest.fixture
+def diagnose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs the command in a terminal of 80 columns; what it printed."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr("sys.argv", ["agrpo", "diagnose", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        assert ended.value.code == code, told.err
+        return told.out + told.err
+
+    return run
 
 
-def test_a_healthy_run_says_why_in_two_sentences(tmp_path: Path):
+def test_a_healthy_run_says_why_in_two_sentences(diagnose: Callable[..., str], tmp_path: Path):
     run = recorded(tmp_path / "small", HEALTHY)
     assert diagnose(str(run), "--strict").splitlines() == [
         "small, steps 1 to 20",
@@ -81,7 +84,7 @@ def test_a_healthy_run_says_why_in_two_sentences(tmp_path: Path):
     ]
 
 
-def test_a_warning_comes_first_and_fails_scripts_that_ask_for_it(tmp_path: Path):
+def test_a_warning_comes_first_and_fails_scripts_that_ask_for_it(diagnose: Callable[..., str], tmp_path: Path):
     run = recorded(tmp_path / "small", CUT)
     told = diagnose(str(run)).splitlines()
     assert told[2] == "warning  Completions are cut before they end [agrpo/cut-completions]"
@@ -89,7 +92,7 @@ def test_a_warning_comes_first_and_fails_scripts_that_ask_for_it(tmp_path: Path)
     assert diagnose(str(run), "--strict", code=1).splitlines() == told
 
 
-def test_programs_get_the_same_as_json(tmp_path: Path):
+def test_programs_get_the_same_as_json(diagnose: Callable[..., str], tmp_path: Path):
     told = json.loads(diagnose(str(recorded(tmp_path / "small", CUT)), "--format", "json", "--window", "10"))
     assert (told["run"], told["first_step"], told["last_step"]) == ("small", 11, 20)
     assert [finding["rule"] for finding in told["findings"]] == ["agrpo/cut-completions", "A-357", "A-362"]
@@ -97,12 +100,18 @@ def test_programs_get_the_same_as_json(tmp_path: Path):
 
 
 @pytest.mark.parametrize("steps", [0, 9])
-def test_a_young_run_is_told_when_to_ask_again(tmp_path: Path, steps: int):
+def test_a_young_run_is_told_when_to_ask_again(diagnose: Callable[..., str], tmp_path: Path, steps: int):
     told = diagnose(str(recorded(tmp_path / "small", HEALTHY, steps)), "--strict")
     assert f"{steps} steps are done. A reading needs 10" in " ".join(told.split())
 
 
-def test_a_run_that_nobody_recorded_cannot_be_read(tmp_path: Path):
+def test_a_run_that_nobody_recorded_cannot_be_read(diagnose: Callable[..., str], tmp_path: Path):
     run = recorded(tmp_path / "small", HEALTHY, 1)
     (run / FILE_NAME).unlink()
     assert "DatabaseError" in diagnose(str(run), code=1)
+
+
+def test_the_help_says_what_each_option_means(diagnose: Callable[..., str]):
+    told = diagnose("--help")
+    for word in ("--window", "--format", "--strict", "Example", "docs/diagnosis.md"):
+        assert word in told

@@ -42,7 +42,7 @@ def test_rollouts_that_give_nothing_to_train_are_a_warning():
     assert only(read({"rollout/samples_per_rollout": 0.95})) == (
         "agrpo/empty-rollouts",
         Severity.WARNING,
-        "A rollout gives 0.95 samples on average: at least 5.0 % of them give none.",
+        "A rollout that was answered gives 0.95 samples on average: at least 5.0 % give none.",
     )
     assert read({"rollout/samples_per_rollout": 0.96}) == []
 

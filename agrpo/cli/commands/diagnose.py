@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from textwrap import fill
@@ -25,6 +26,7 @@ PANEL = Panel.LOOK
 WIDEST = 100
 """Columns; longer lines are hard to read."""
 INDENT = " " * len("warning  ")
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 _STYLES = {"warning": "bold #D55E00", "note": "bold #0072B2", "good": "bold #009E73"}
 """Colours that colour-blind readers tell apart (Okabe and Ito)."""
@@ -114,12 +116,13 @@ def _entry(severity: str, title: str, sentences: Sequence[str], width: int) -> T
 
 
 def _fill(text: str, width: int) -> str:
-    """Indented lines that break between words only, so that names of settings stay whole."""
-    return fill(
-        text,
+    """Indented lines that keep names of settings whole, and numbers with their units."""
+    lines = fill(
+        re.sub(r"(?<=\d) (?=%|s\b|nats\b)", NO_BREAK, text),
         width,
         initial_indent=INDENT,
         subsequent_indent=INDENT,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return lines.replace(NO_BREAK, " ")

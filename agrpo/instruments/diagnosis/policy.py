@@ -29,7 +29,7 @@ MASKED = 0.02
 OFTEN_MASKED = 0.1
 """From this share on there is a warning."""
 EMPTY = 0.05
-"""Share of rollouts without a trained token that is a warning."""
+"""From this share of rollouts without a trained token on there is a warning."""
 SPIKE = 10.0
 """A gradient norm of so many times the median is a spike. Those of a healthy run stay within a factor of 5."""
 
@@ -85,10 +85,9 @@ def _empty_rollouts(evidence: Evidence) -> Finding | None:
     return Finding(
         rule="agrpo/empty-rollouts",
         severity=Severity.WARNING,
-        title="Rollouts fail or give nothing to train",
-        reading=f"A rollout gives {samples:.2f} samples on average: at least {percent(1 - samples)} of them give none.",
-        change='See why: agrpo sql RUN "SELECT stop_reason, error, count(*) FROM rollouts GROUP BY ALL". Requests that took too '
-        f"long: {evidence.named('engine.request_timeout_seconds')} seconds.",
+        title="Rollouts give nothing to train",
+        reading=f"A rollout that was answered gives {samples:.2f} samples on average: at least {percent(1 - samples)} give none.",
+        change='Look for answers of no token: agrpo sql RUN "SELECT * FROM rollouts WHERE num_completion_tokens = 0".',
     )
 
 

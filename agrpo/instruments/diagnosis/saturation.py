@@ -14,6 +14,8 @@ LOW = 0.25
 """Up to this share of equal-reward groups a step keeps most of its signal."""
 HIGH = 0.5
 """From this share on, most groups teach nothing."""
+MOST_REFILL = 0.8
+"""Up to this share refilling is offered: a step then takes five times the rollouts."""
 LEAST_SHARE = 0.1
 """Smallest change of a share of groups that counts as rising or falling."""
 
@@ -81,7 +83,7 @@ def _top(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
         severity=Severity.NOTE,
         title="Saturated at the top: the prompts are too easy",
         reading=f"{groups} There is little left to learn from these prompts.",
-        change=f"Stop here, or go on with harder prompts ([prompts]).{_refill(evidence)}",
+        change=f"Stop here, or go on with harder prompts ([prompts]).{_refill(evidence, groups.share)}",
     )
 
 
@@ -126,7 +128,7 @@ def _mixture(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
         reading=f"{groups} With 0/1 rewards some prompts are always solved and others never; with finer rewards it may "
         "also be one partial score that all rollouts share.",
         change="Read rollouts of such groups; then leave out prompts that are too easy or too hard ([prompts]), or let the "
-        f"reward tell more apart ([[rewards]]).{_refill(evidence)}",
+        f"reward tell more apart ([[rewards]]).{_refill(evidence, groups.share)}",
     )
 
 
@@ -170,8 +172,11 @@ def _collapse(evidence: Evidence) -> str:
     return f" Meanwhile {'; '.join(told)}." if told else ""
 
 
-def _refill(evidence: Evidence) -> str:
+def _refill(evidence: Evidence, share: float) -> str:
     """The setting that makes up for such groups, where it is not on."""
-    if evidence.setting("step.zero_variance") in ("keep", "drop"):
-        return ' With step.zero_variance = "refill" every step is filled with groups that still teach.'
-    return ""
+    if evidence.setting("step.zero_variance") not in ("keep", "drop") or share > MOST_REFILL:
+        return ""
+    return (
+        ' With step.zero_variance = "refill" steps are filled with groups that still teach, at '
+        f"{1 / (1 - share):.1f} times the rollouts."
+    )

@@ -21,12 +21,14 @@ NEAR_ZERO = 0.05
 """A wait of at most this share of a step is none. Between the two nothing is said."""
 MOSTLY_WAITING = 0.5
 """From this share on, training's wait is a warning."""
+LITTLE = 0.5
+"""Below this share of trained samples steps are short because there is little to train, not because training is fast."""
 AT_LIMIT = 0.95
 """Rollouts in flight are at a limit from this share of it on: groups start and end whole."""
 LOW_KV_CACHE = 0.6
 """Below it, the server has room: the live cap would still grow (A-103)."""
-NEAR_EMPTY = 0.1
-"""Of the samples a step consumes; a queue below it is near empty."""
+NEAR_EMPTY = 0.5
+"""Of the samples a step takes; with fewer in the queue most of a step is yet to come."""
 FULL_QUEUE = 0.5
 """Of `max_staleness` steps of samples; the rest of the allowance is in flight."""
 
@@ -46,10 +48,21 @@ class _Flow:
     """Scored samples where training takes them."""
     samples_per_step: float | None
     """Consumed, trained and dropped."""
+    trained: float | None
+    """The share of those that is trained."""
 
     @property
     def wait(self) -> float:
         return self.wait_seconds / self.step_seconds
+
+    @property
+    def severity(self) -> Severity:
+        """Of a cause that keeps training waiting. Where little is trained, training has little to do but wait."""
+        return Severity.WARNING if self.wait >= MOSTLY_WAITING and not self.little_trained else Severity.NOTE
+
+    @property
+    def little_trained(self) -> bool:
+        return self.trained is not None and self.trained < LITTLE
 
     @property
     def pressure(self) -> float | None:
@@ -64,7 +77,16 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.setting("async.max_staleness") == 0:
         yield from _lockstep(evidence, flow)
         return
-    for rule in (_too_tight, _server_load, _hard_ceiling, _generation_bound, _trainer_bound, _run_ahead, _balanced):
+    for rule in (
+        _too_tight,
+        _server_load,
+        _hard_ceiling,
+        _scoring_bound,
+        _generation_bound,
+        _trainer_bound,
+        _run_ahead,
+        _balanced,
+    ):
         finding = rule(evidence, flow)
         if finding is not None:
             yield finding
@@ -76,11 +98,12 @@ def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
         return None
     return Finding(
         rule="A-115",
-        severity=Severity.WARNING,
+        severity=flow.severity,
         title="async.max_staleness is too tight",
         reading=f"{_training_waits(flow)}, and yet groups wait {flow.pressure_seconds:.2f} s for leave to start: "
-        "rollouts in flight use up the allowance.",
-        change=f"Raise {evidence.named('async.max_staleness')}.",
+        f"rollouts in flight use up the allowance.{_meanwhile(evidence, flow)}",
+        change=f"Raise {evidence.named('async.max_staleness')}. If no more tokens per second come of it, the engine is the "
+        "limit.",
     )
 
 
@@ -125,6 +148,19 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
+def _scoring_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+    waited, taken = evidence.mean("rollout/score_wait_s"), evidence.mean("rollout/duration_s")
+    if waited is None or taken is None or flow.wait < HIGH or waited <= max(taken, HIGH * flow.step_seconds):
+        return None
+    return Finding(
+        rule="agrpo/scoring-bound",
+        severity=flow.severity,
+        title="Scoring-bound: training waits for rewards",
+        reading=f"{_training_waits(flow)}.{_meanwhile(evidence, flow)}",
+        change="Make the rewards faster ([[rewards]]): a group waits longer for its scores than it takes to generate.",
+    )
+
+
 def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
     if flow.wait < HIGH or flow.queued is None or not flow.samples_per_step:
         return None
@@ -132,9 +168,9 @@ def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
         return None
     return Finding(
         rule="A-113",
-        severity=Severity.WARNING if flow.wait >= MOSTLY_WAITING else Severity.NOTE,
+        severity=flow.severity,
         title="Generation-bound: training waits for rollouts",
-        reading=f"{_training_waits(flow)}; {_queued(flow)}.{_speed(evidence, flow)}",
+        reading=f"{_training_waits(flow)}; {_queued(flow)}.{_meanwhile(evidence, flow)}",
         change=_faster_generation(evidence),
     )
 
@@ -158,7 +194,7 @@ def _trainer_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
 
 
 def _run_ahead(evidence: Evidence, flow: _Flow) -> Finding | None:
-    if flow.pressure is None or flow.pressure <= NEAR_ZERO:
+    if flow.pressure is None or flow.pressure <= NEAR_ZERO or flow.wait >= HIGH:
         return None
     return Finding(
         rule="A-110",
@@ -203,6 +239,7 @@ def _flow(evidence: Evidence) -> _Flow | None:
         return None
     concurrency = _mean(evidence.values("rollout/concurrency", steady))
     waits = evidence.values("rollout/backpressure_s", steady)
+    samples, trained = evidence.samples_per_step, evidence.mean("batch/samples_per_step")
     return _Flow(
         step_seconds=fmean(metrics["perf/step_s"] for metrics in timed),
         wait_seconds=fmean(metrics["perf/rollout_wait_s"] for metrics in timed),
@@ -210,7 +247,8 @@ def _flow(evidence: Evidence) -> _Flow | None:
         concurrency=concurrency,
         cap=_mean(evidence.values("rollout/concurrency_cap", steady)),
         queued=_mean(evidence.values("rollout/queue_size", steady)),
-        samples_per_step=evidence.samples_per_step,
+        samples_per_step=samples,
+        trained=None if trained is None or not samples else trained / samples,
     )
 
 
@@ -239,19 +277,28 @@ def _queued(flow: _Flow) -> str:
     return f"{flow.queued:.0f} scored samples are queued when a step begins, which takes {flow.samples_per_step:.0f}"
 
 
-def _speed(evidence: Evidence, flow: _Flow) -> str:
-    """What the engine does meanwhile."""
-    parts: list[str] = []
-    rate = evidence.mean("rollout/generated_tokens_per_s")
-    if rate is not None:
-        parts.append(f"the engine generates {rate:,.0f} tokens/s")
-    if flow.concurrency is not None:
-        parts.append(f"{flow.concurrency:.0f} rollouts are in flight")
-    unscored = evidence.mean("rollout/score_queue_size")
-    if unscored is not None:
-        parts.append(f"{unscored:.0f} finished groups wait for scores")
-    told = ", ".join(parts)
-    return f" Meanwhile {told}." if told else ""
+def _meanwhile(evidence: Evidence, flow: _Flow) -> str:
+    """What generation and scoring do while training waits."""
+    rate, unscored = evidence.mean("rollout/generated_tokens_per_s"), evidence.mean("rollout/score_queue_size")
+    parts = [
+        *([] if rate is None else [f"the engine generates {rate:,.0f} tokens/s"]),
+        *([] if flow.concurrency is None else [f"{flow.concurrency:.0f} rollouts are in flight"]),
+        *([] if unscored is None else [f"{unscored:.0f} finished groups wait for scores"]),
+    ]
+    told = f" Meanwhile {', '.join(parts)}." if parts else ""
+    little = (
+        f" Steps are short: {percent(flow.trained or 0.0)} of the samples are trained." if flow.little_trained else ""
+    )
+    return told + _way(evidence) + little
+
+
+def _way(evidence: Evidence) -> str:
+    """How long the parts of a group's way to training take."""
+    names = ("rollout/duration_s", "rollout/score_wait_s", "rollout/score_s")
+    taken, waited, scored = (evidence.mean(name) for name in names)
+    if taken is None or waited is None or scored is None:
+        return ""
+    return f" A rollout takes {taken:.1f} s, its group then waits {waited:.1f} s for scores, which take {scored:.1f} s."
 
 
 def _faster_generation(evidence: Evidence) -> str:
