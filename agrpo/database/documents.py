@@ -66,8 +66,7 @@ def add_done(batch: Batch, finished: FinishedStep) -> None:
     key: Row = {"attempt": done.attempt, "step": done.step}
     batch.add_rows("step_rows", [{**key, "row_index": place, **asdict(facts)} for place, facts in enumerate(done.rows)])
     if done.samples:
-        samples = [{**key, **asdict(sample)} for sample in done.samples]
-        batch.add_table("samples", _with_tokens(samples, finished.tokens))
+        batch.add_table("samples", _samples(done, finished.tokens))
     batch.add_rows("metrics", [{**key, "name": name, "value": value} for name, value in done.metrics.items()])
 
 
@@ -88,17 +87,18 @@ def add_event(batch: Batch, event: Event) -> None:
     batch.add_rows("events", [{**row, "happened_at": timestamp(row.pop("at")), "payload": as_json(event.payload)}])
 
 
-def _with_tokens(samples: list[Row], tokens: pa.Buffer | None) -> pa.Table:
+def _samples(done: Done, tokens: pa.Buffer | None) -> pa.Table:
     """The samples' rows with their token lists, which stay in Arrow. Both are in the plan's order."""
-    schema = table_schemas()["samples"]
     found = None if tokens is None else tokens_table(tokens)
-    for name in ("log_probs", "entropies"):
-        schema = schema.remove(schema.get_field_index(name))
-    table = pa.Table.from_pylist(samples, schema)
-    for name in ("log_probs", "entropies"):
-        column = pa.nulls(len(table), pa.list_(pa.float32())) if found is None else found.column(name)
-        table = table.append_column(name, column)
-    return table
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+    for field in table_schemas()["samples"]:
+        if field.name in ("attempt", "step"):
+            columns[field.name] = pa.repeat(pa.scalar(getattr(done, field.name), field.type), len(done.samples))
+        elif field.name not in ("log_probs", "entropies"):
+            columns[field.name] = pa.array([getattr(sample, field.name) for sample in done.samples], field.type)
+        else:
+            columns[field.name] = pa.nulls(len(done.samples), field.type) if found is None else found.column(field.name)
+    return pa.table(columns)
 
 
 def _timed(row: Row, *names: str) -> Row:

@@ -22,6 +22,7 @@ class Ledger:
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._floor: dict[str, int] = defaultdict(int)
         self._above: dict[str, set[int]] = defaultdict(set)
+        self._highest: dict[str, int] = {}
         self._size = 0
         for entry in entries:
             self.add(entry)
@@ -36,6 +37,10 @@ class Ledger:
         """The first number that is missing: everything below it is recorded."""
         return self._floor[stream]
 
+    def highest(self, stream: str) -> int | None:
+        """The highest number that is recorded; None where nothing is."""
+        return self._highest.get(stream)
+
     def missing(self, stream: str, numbers: Iterable[int]) -> list[Entry]:
         """Entries for the numbers that are not recorded, in the order given."""
         return [entry for number in numbers if (entry := Entry(stream, number)) not in self]
@@ -48,4 +53,5 @@ class Ledger:
             above.remove(floor)
             floor += 1
         self._floor[entry.stream] = floor
+        self._highest[entry.stream] = max(entry.number, self._highest.get(entry.stream, entry.number))
         self._size += 1

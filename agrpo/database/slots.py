@@ -1,14 +1,18 @@
-"""Slots as rows: a generated group, and its scores. Token lists pass from Arrow to Arrow without a copy."""
+"""Slots as rows: generated groups, and their scores. Token lists pass from Arrow to Arrow without a copy.
+
+What slots hold is kept as it is until their batch is written, and then turned into rows for all of them at once.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from agrpo.database.batch import Batch, Row
+from agrpo.database.batch import Batch
 from agrpo.database.schema import table_schemas
 from agrpo.database.values import as_json, timestamp
 from agrpo.records.arrow import GROUP_SCHEMA, SCORED_SCHEMA, read_table
@@ -23,7 +27,6 @@ _TOPK = ("output_sampling_mask", "top_ids", "top_logprobs")
 def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
     """The rows of a slot of `groups`. Raises `RecordError`."""
     table, facts = read_table(data, GROUP_SCHEMA, "group")
-    turns = _turns(table)
     prompt = facts["prompt"]
     batch.add_rows(
         "groups",
@@ -45,14 +48,13 @@ def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
             }
         ],
     )
-    batch.add_table("turns", turns if topk else turns.drop_columns(list(_TOPK)))
-    batch.add_table("rollouts", _rollouts(table, turns))
+    batch.add_slot(table, data.size, _groups_with_topk if topk else _groups)
 
 
 def add_scores(batch: Batch, data: pa.Buffer) -> None:
     """The rows of a slot of `scored`. Raises `RecordError`."""
     table, facts = read_table(data, SCORED_SCHEMA, "scored")
-    rows, scoring = table.to_pylist(), facts.get("scoring") or {}
+    scoring = facts.get("scoring") or {}
     batch.add_rows(
         "scored_groups",
         [
@@ -66,31 +68,35 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
             }
         ],
     )
-    own = ("ticket", "rollout_index", "reward", "duplicate")
-    batch.add_rows("scores", [{name: row[name] for name in own} for row in rows])
-    batch.add_rows("rewards", [_reward(row, score) for row in rows for score in row["scores"]])
+    batch.add_slot(table, data.size, _scores)
 
 
-def _reward(row: dict[str, Any], score: dict[str, Any]) -> Row:
-    return {
-        "ticket": row["ticket"],
-        "rollout_index": row["rollout_index"],
-        "name": score["reward"],
-        **{name: score[name] for name in ("weight", "value", "error", "duration_seconds")},
-    }
+def _groups(slots: pa.Table) -> Mapping[str, pa.Table]:
+    found = _groups_with_topk(slots)
+    return {**found, "turns": found["turns"].drop_columns(list(_TOPK))}
 
 
-def _turns(table: pa.Table) -> pa.Table:
-    """The turns of all rollouts, one under the other."""
-    lists = table.column("turns").combine_chunks()
-    counts = _lengths(table.column("turns"))
-    parents = np.repeat(np.arange(len(table)), counts)
+def _groups_with_topk(slots: pa.Table) -> Mapping[str, pa.Table]:
+    turns = _exploded(slots, "turns", "turn_index")
+    return {"turns": turns, "rollouts": _rollouts(slots, turns)}
+
+
+def _scores(slots: pa.Table) -> Mapping[str, pa.Table]:
+    rewards = _exploded(slots, "scores", "place").drop_columns(["place"]).rename_columns({"reward": "name"})
+    return {"scores": slots.select(["ticket", "rollout_index", "reward", "duplicate"]), "rewards": rewards}
+
+
+def _exploded(slots: pa.Table, column: str, numbered: str) -> pa.Table:
+    """One row for each entry of a column of lists of structs, with its rollout and its number in the list."""
+    lists = slots.column(column).combine_chunks()
+    counts = _lengths(slots.column(column))
+    parents = np.repeat(np.arange(len(slots)), counts)
     flat = lists.flatten()
     return pa.table(
         {
-            "ticket": table.column("ticket").take(parents),
-            "rollout_index": table.column("rollout_index").take(parents),
-            "turn_index": np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts),
+            "ticket": slots.column("ticket").take(parents),
+            "rollout_index": slots.column("rollout_index").take(parents),
+            numbered: np.arange(len(parents)) - np.repeat(np.cumsum(counts) - counts, counts),
             **dict(zip([field.name for field in flat.type], flat.flatten(), strict=True)),
         }
     )
@@ -101,56 +107,71 @@ def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
     return np.diff(lists.combine_chunks().offsets.to_numpy())
 
 
-def _rollouts(table: pa.Table, turns: pa.Table) -> pa.Table:
-    kept = ["ticket", "rollout_index", "rollout_id", "seed", "stop_reason", "error", "completion", "duration_seconds"]
-    counts = _lengths(table.column("turns")).tolist()
-    lengths = _lengths(table.column("completion_ids")).tolist()
-    rows: list[Row] = []
+def _rollouts(slots: pa.Table, turns: pa.Table) -> pa.Table:
+    counts = _lengths(slots.column("turns"))
+    columns: dict[str, Any] = {
+        **{name: slots.column(name) for name in slots.column_names if name not in ("turns", "reward")},
+        "own_reward": slots.column("reward"),
+        "completion_text": [_text(json.loads(text)) for text in slots.column("completion").to_pylist()],
+        "num_completion_tokens": _lengths(slots.column("completion_ids")),
+        "num_turns": counts,
+        **_facts_of_turns(turns, counts),
+    }
+    schema = [field for field in table_schemas()["rollouts"] if field.name != "completion_ids"]
+    arrays = {field.name: _as(columns[field.name], field.type) for field in schema}
+    return pa.table({**arrays, "completion_ids": columns["completion_ids"]})
+
+
+def _as(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    return values.cast(kind) if isinstance(values, pa.ChunkedArray) else pa.array(values, kind)
+
+
+def _facts_of_turns(turns: pa.Table, counts: np.ndarray) -> dict[str, list[Any]]:
+    """What the turns of each rollout say of it; `counts`: how many turns each has."""
+    prompts, outputs = (_lengths(turns.column(name)).tolist() for name in ("prompt_ids", "output_ids"))
+    reasons, versions = turns.column("stop_reason").to_pylist(), _first_versions(turns)
+    masked = turns.column("output_mask").is_valid().to_pylist()
+    found: dict[str, list[Any]] = {name: [] for name in _OF_TURNS}
     first = 0
-    for place, row in enumerate(table.select([*kept, "tool_call_count", "tool_failure_count", "reward"]).to_pylist()):
-        row["own_reward"] = row.pop("reward")
-        row["completion_text"] = _text(json.loads(row["completion"]))
-        row["num_completion_tokens"] = lengths[place]
-        rows.append(row | _facts_of_turns(turns.slice(first, counts[place])))
-        first += counts[place]
-    schema = table_schemas()["rollouts"]
-    built = pa.Table.from_pylist(rows, schema.remove(schema.get_field_index("completion_ids")))
-    return built.append_column("completion_ids", table.column("completion_ids"))
+    for count in counts.tolist():
+        last = first + count
+        if count == 1 and not masked[first]:
+            forwarded, sequences = prompts[first] + outputs[first], int(prompts[first] > 0 and outputs[first] > 0)
+        else:
+            forwarded, sequences = _counted(turns.slice(first, count))
+        known = [version for version in versions[first:last] if version is not None]
+        values = (
+            count > 0 and reasons[last - 1] == StopReason.STOP,
+            prompts[first] if count else 0,
+            forwarded,
+            sequences,
+            known[0] if known else None,
+        )
+        for name, value in zip(_OF_TURNS, values, strict=True):
+            found[name].append(value)
+        first = last
+    return found
 
 
-def _facts_of_turns(turns: pa.Table) -> Row:
-    """What the turns of one rollout say of it."""
-    prompts = _lengths(turns.column("prompt_ids")).tolist()
-    outputs = _lengths(turns.column("output_ids")).tolist()
-    reasons = turns.column("stop_reason").to_pylist()
-    versions = [version[0].as_py() for version in turns.column("output_versions") if len(version)][:1]
-    return {
-        "terminated": reasons[-1:] == [StopReason.STOP],
-        "num_turns": len(turns),
-        "num_prompt_tokens": prompts[0] if prompts else 0,
-        **_sequence_facts(turns, prompts, outputs),
-        "model_version": versions[0] if versions else None,
-    }
+_OF_TURNS = ("terminated", "num_prompt_tokens", "num_forwarded_tokens", "num_sequences", "model_version")
 
 
-def _sequence_facts(turns: pa.Table, prompts: list[int], outputs: list[int]) -> Row:
-    """What the training sequences that the turns make up say of the rollout."""
-    masks = turns.column("output_mask").to_pylist()
-    if len(turns) == 1 and masks[0] is None:
-        return {
-            "num_forwarded_tokens": prompts[0] + outputs[0],
-            "num_sequences": int(prompts[0] > 0 and outputs[0] > 0),
-        }
-    sequences = sequences_of(_tokens_only(turns))
-    return {
-        "num_forwarded_tokens": sum(len(sequence.tokens) for sequence in sequences),
-        "num_sequences": sum(sequence.num_trained > 0 for sequence in sequences),
-    }
+def _first_versions(turns: pa.Table) -> list[int | None]:
+    """The version of each turn's first token; None where it has none."""
+    lists = turns.column("output_versions").combine_chunks()
+    starts = lists.offsets.to_numpy()[:-1]
+    sampled = _lengths(turns.column("output_versions")) > 0
+    # Beyond the last value where the last turns have none: those are masked.
+    places = pa.array(np.where(sampled, starts, 0), mask=~sampled)
+    return lists.values.take(places).to_pylist()
 
 
-def _tokens_only(turns: pa.Table) -> Rollout:
+def _counted(turns: pa.Table) -> tuple[int, int]:
+    """Tokens forwarded for a rollout of several turns, and the training sequences they make up."""
     kept = turns.select(["prompt_ids", "output_ids", "output_log_probs", "output_mask"])
-    return Rollout(completion=[], completion_ids=[], turns=[TurnRecord(**row) for row in kept.to_pylist()])
+    rollout = Rollout(completion=[], completion_ids=[], turns=[TurnRecord(**row) for row in kept.to_pylist()])
+    sequences = sequences_of(rollout)
+    return sum(len(own.tokens) for own in sequences), sum(own.num_trained > 0 for own in sequences)
 
 
 def _text(messages: list[Message]) -> str:

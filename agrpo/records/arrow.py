@@ -294,8 +294,11 @@ def _read(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Tab
         raise RecordError(
             f"a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo"
         )
+    facts = json.loads(metadata["agrpo.facts"])
+    if table.schema.equals(schema):  # metadata does not count
+        return table.replace_schema_metadata(None), facts
     columns = [
         table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(len(table), f.type)
         for f in schema
     ]
-    return pa.table(columns, schema=schema.remove_metadata()), json.loads(metadata["agrpo.facts"])
+    return pa.table(columns, schema=schema.remove_metadata()), facts

@@ -6,11 +6,12 @@ database does not hold is read again, and rows and ledger are committed together
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from agrpo.config import RecorderSection, load_settings
@@ -33,6 +34,12 @@ LONGEST_PAUSE_SECONDS = 30.0
 """Between two tries while the database cannot be written."""
 LAST_PASS_SECONDS = 60.0
 """How long after the stop the last rows may take."""
+SHARE = 0.02
+"""Of one core: the most that recording takes from the stages it records, while `LONGEST_REST_SECONDS` allows it."""
+LONGEST_REST_SECONDS = 10.0
+"""Between two passes, however much the last one cost: the database stays near the run."""
+LONGEST_LAG = 64
+"""Versions that an engine is asked for one by one; those of one that lags further (it is gone) are listed."""
 
 
 def run(context: StageContext) -> None:
@@ -42,14 +49,14 @@ def run(context: StageContext) -> None:
     _Recorder(context, folder, settings).record()
 
 
-def record_once(folder: RunFolder, database: Database, *, topk: bool = False) -> int:
-    """Record everything new, in transactions of bounded size; the number of records.
+def record_once(folder: RunFolder, database: Database, *, topk: bool = False, whole: bool = True) -> int:
+    """Record everything new, in transactions of bounded size; the number of records. `whole`: as in `unrecorded`.
 
     Raises `DatabaseBusy` or `DatabaseError`: the rest is recorded the next time.
     """
     recorded = 0
     while True:
-        for batch in _batches(unrecorded(folder, database.ledger(), topk=topk)):
+        for batch in _batches(unrecorded(folder, database.ledger(), topk=topk, whole=whole)):
             if not database.append(batch.tables(), batch.entries):
                 break
             recorded += len(batch.entries)
@@ -66,15 +73,23 @@ class Stream:
     """Reads the record of a number and adds its rows."""
 
 
-def unrecorded(folder: RunFolder, ledger: Ledger, *, topk: bool = False) -> list[Stream]:
+def unrecorded(folder: RunFolder, ledger: Ledger, *, topk: bool = False, whole: bool = True) -> list[Stream]:
     """What the ledger lacks, in the order to record it.
+
+    Streams of one writer have no gaps. Unless the `whole` folder is to be listed, they are followed from the last number
+    recorded, so that a look costs the same after a thousand steps as after one.
 
     What was written last is listed first and recorded last, so what is in the database never lacks what it came from:
     scores have their group, steps their plan, and a base the plans that were adopted under it.
     """
-    reader = _Reader(folder, ledger)
+    reader = _Reader(folder, ledger, whole)
     listed = [*reader.events(), *reader.acknowledgements(), *reader.attempts(), *reader.tickets(topk), reader.run()]
     return [stream for stream in reversed(listed) if stream.entries]
+
+
+def rest_seconds(every_seconds: float, cpu_seconds: float) -> float:
+    """How long to rest after a pass that took so many seconds of a core."""
+    return max(every_seconds, min(cpu_seconds / SHARE, LONGEST_REST_SECONDS))
 
 
 class _Recorder:
@@ -87,17 +102,18 @@ class _Recorder:
         self.database = Database(folder.database, deadline_seconds=PATIENCE_SECONDS)
 
     def record(self) -> None:
-        pause, stopped_at = self.settings.every_seconds, None
+        pause, stopped_at, whole = self.settings.every_seconds, None, True
         while True:
             if stopped_at is None and self.context.stop.is_set():
-                stopped_at = time.monotonic()
+                stopped_at, whole = time.monotonic(), True
+            began = time.thread_time()
             try:
-                recorded = record_once(self.folder, self.database, topk=self.settings.topk)
+                recorded = record_once(self.folder, self.database, topk=self.settings.topk, whole=whole)
             except DatabaseError as error:
-                pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                pause, whole = min(pause * 2, LONGEST_PAUSE_SECONDS), True
                 self._warn_or_raise(error, stopped_at, pause)
             else:
-                pause = self.settings.every_seconds
+                pause, whole = rest_seconds(self.settings.every_seconds, time.thread_time() - began), False
                 logger.debug("recorded %d records", recorded)
                 if stopped_at is not None:
                     return
@@ -129,23 +145,31 @@ class _Recorder:
 
 
 class _Reader:
-    """The run folder against the ledger: one stream for each place where records are listed."""
+    """The run folder against the ledger: one stream for each place where records are kept."""
 
-    def __init__(self, folder: RunFolder, ledger: Ledger) -> None:
+    def __init__(self, folder: RunFolder, ledger: Ledger, whole: bool) -> None:
         self.folder = folder
         self.ledger = ledger
+        self.whole = whole
 
     def events(self) -> Iterator[Stream]:
         for name in self.folder.event_streams():
-            numbers = self.folder.event_numbers(name)
-            yield self._stream(f"events/{name}", numbers, partial(self.folder.event, name), documents.add_event)
+            listed, read = partial(self.folder.event_numbers, name), partial(self.folder.event, name)
+            yield self._followed(f"events/{name}", listed, read, documents.add_event)
 
     def acknowledgements(self) -> Iterator[Stream]:
+        newest = max((self.ledger.highest(f"versions/{a}") or 0 for a in self.folder.attempts()), default=0)
         for engine in self.folder.engines():
-            names = self.folder.filesystem.list(f"acks/{engine}")
-            numbers = sorted(int(name.removesuffix(".json")) for name in names)
-            read = partial(self.folder.acknowledgement, engine)
-            yield self._stream(f"acknowledgements/{engine}", numbers, read, documents.add_acknowledgement)
+            stream, read = f"acknowledgements/{engine}", partial(self.folder.acknowledgement, engine)
+            yield self._stream(stream, self._acknowledged(engine, newest), read, documents.add_acknowledgement)
+
+    def _acknowledged(self, engine: str, newest: int) -> list[int]:
+        """Versions that the engine has acknowledged: not all of them, so there is no next one to look for."""
+        last = self.ledger.highest(f"acknowledgements/{engine}")
+        if not self.whole and last is not None and newest - last <= LONGEST_LAG:
+            lag = range(last + 1, newest + 1)
+            return [version for version in lag if self.folder.acknowledgement(engine, version) is not None]
+        return sorted(int(name.removesuffix(".json")) for name in self.folder.filesystem.list(f"acks/{engine}"))
 
     def attempts(self) -> Iterator[Stream]:
         """Bases, attempts, and what attempts have written."""
@@ -155,14 +179,14 @@ class _Reader:
         yield self._stream("bases", [a for a in numbers if a in bases], bases.get, documents.add_base)
         yield self._stream("attempts", numbers, self._attempt, documents.add_attempt)
         for a in numbers:
-            yield self._stream(f"versions/{a}", folder.versions(a), partial(folder.version, a), documents.add_version)
+            listed, read = partial(folder.versions, a), partial(folder.version, a)
+            yield self._followed(f"versions/{a}", listed, read, documents.add_version)
         for a in numbers:
-            yield self._stream(
-                f"steps/{a}", folder.done_steps(a), self._step_reader(self._finished, a), documents.add_done
-            )
+            listed, read = partial(folder.done_steps, a), self._step_reader(self._finished, a)
+            yield self._followed(f"steps/{a}", listed, read, documents.add_done)
         for a in numbers:
-            read = self._step_reader(folder.plan, a)
-            yield self._stream(f"plans/{a}", folder.planned_steps(a), read, documents.add_plan)
+            listed, read = partial(folder.planned_steps, a), self._step_reader(folder.plan, a)
+            yield self._followed(f"plans/{a}", listed, read, documents.add_plan)
 
     def tickets(self, topk: bool) -> Iterator[Stream]:
         """Scores, groups and claims; nothing is listed below the first ticket that is missing."""
@@ -178,6 +202,21 @@ class _Reader:
         return self._stream(
             "run", [0], lambda _: self.folder.document(), lambda batch, found: documents.add_run(batch, url, found)
         )
+
+    def _followed(
+        self,
+        name: str,
+        listed: Callable[[], list[int]],
+        read: Callable[[int], T | None],
+        add: Callable[[Batch, T], None],
+    ) -> Stream:
+        """A stream without gaps: from the last number recorded on, each record is read once, to see it and to add it."""
+        last = self.ledger.highest(name)
+        if self.whole or last is None:
+            return self._stream(name, listed(), read, add)
+        found = cache(read)
+        numbers = itertools.takewhile(lambda number: found(number) is not None, itertools.count(last + 1))
+        return self._stream(name, numbers, found, add)
 
     def _stream(
         self, name: str, numbers: Iterable[int], read: Callable[[int], T | None], add: Callable[[Batch, T], None]

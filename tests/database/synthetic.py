@@ -40,6 +40,20 @@ T0 = 1_700_000_000.0
 
 MICRO_TOKENS = 10
 
+TIMINGS = StepTimings(
+    step_seconds=4.0,
+    wait_seconds=1.0,
+    read_seconds=0.125,
+    plan_seconds=0.125,
+    forward_seconds=0.5,
+    backward_seconds=1.0,
+    optimizer_seconds=0.25,
+    sync_seconds=0.75,
+    sync_transfer_seconds=0.5,
+    other_seconds=0.25,
+    num_syncs=1,
+)
+
 
 def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False) -> RunFolder:
     tree = {
@@ -176,7 +190,7 @@ def add_plan(
     return plan
 
 
-def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
+def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: StepTimings = TIMINGS) -> Done:
     """Finish a planned step. What the learner logs of it is what it would log."""
     outcomes = [
         _outcome(sample.ticket, sample.rollout_index, sample.advantage, sample.staleness) for sample in plan.samples
@@ -197,19 +211,7 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0) -> Done:
         loss=0.5,
         grad_norm=2.0,
         num_tokens=total,
-        timings=StepTimings(
-            step_seconds=4.0,
-            wait_seconds=1.0,
-            read_seconds=0.125,
-            plan_seconds=0.125,
-            forward_seconds=0.5,
-            backward_seconds=1.0,
-            optimizer_seconds=0.25,
-            sync_seconds=0.75,
-            sync_transfer_seconds=0.5,
-            other_seconds=0.25,
-            num_syncs=1,
-        ),
+        timings=timings,
     )
     done = Done(
         attempt=plan.attempt,
@@ -256,6 +258,28 @@ def add_attempt(
     folder.write_base(Base(attempt=attempt, parent=parent, base_step=base_step, adopted_through=base_step, void=void))
 
 
+def add_version(folder: RunFolder, version: int, attempt: int = 0) -> None:
+    """Weights published after the step of the same number."""
+    probe = Probe(token_ids=[1], top_ids=[2], top_logprobs=[-0.5])
+    folder.write_version(
+        WeightsReady(
+            version=version,
+            attempt=attempt,
+            step=version,
+            digest=f"d{version}",
+            folder=f"weights/{version}",
+            probe=probe,
+            published_at=T0,
+        )
+    )
+
+
+def add_acknowledgement(folder: RunFolder, version: int, engine: str = "generator-a") -> None:
+    folder.write_acknowledgement(
+        Acknowledgement(engine=engine, version=version, acknowledged_at=T0, probe_difference=0.001)
+    )
+
+
 def small_run(url: str | Path) -> RunFolder:
     """Everything a run writes, a little of each: 4 groups, 2 steps, a dropped group, a version, an ack, two events."""
     folder = new_run(url)
@@ -265,13 +289,8 @@ def small_run(url: str | Path) -> RunFolder:
         add_scores(folder, ticket)
     total = add_done(folder, add_plan(folder, StepKey(0, 1), [0])).num_tokens
     add_done(folder, add_plan(folder, StepKey(0, 2), [1], {2: DropReason.STALE}, version=1), total)
-    probe = Probe(token_ids=[1], top_ids=[2], top_logprobs=[-0.5])
-    folder.write_version(
-        WeightsReady(version=1, attempt=0, step=1, digest="d1", folder="weights/1", probe=probe, published_at=T0)
-    )
-    folder.write_acknowledgement(
-        Acknowledgement(engine="generator-a", version=1, acknowledged_at=T0, probe_difference=0.001)
-    )
+    add_version(folder, 1)
+    add_acknowledgement(folder, 1)
     events = EventStream(folder, "learner-a")
     events.write("started", attempt=0)
     events.write("odd", text="half a pair \ud800", number=math.nan)

@@ -8,23 +8,38 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import duckdb
 import pytest
 
 from agrpo.database import batch
+from agrpo.database.ledger import Ledger
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseError, StoreLostWrites
 from agrpo.queue.run_folder import EventStream, RunFolder
+from agrpo.records.progress import Event
 from agrpo.stages import recorder
 from agrpo.stages.context import StageContext
-from agrpo.stages.recorder import record_once, unrecorded
+from agrpo.stages.recorder import record_once, rest_seconds, unrecorded
 from tests.database.other_process import holding
-from tests.database.synthetic import add_attempt, add_group, add_scores, add_step, contents, new_run, small_run
+from tests.database.synthetic import (
+    T0,
+    add_acknowledgement,
+    add_attempt,
+    add_group,
+    add_scores,
+    add_step,
+    add_version,
+    contents,
+    new_run,
+    small_run,
+)
 from tests.stages.killed_recorder import die_before, record_for_ever
 
 children = multiprocessing.get_context("forkserver")
@@ -136,6 +151,84 @@ def test_only_what_is_new_is_read(run_url):
     assert entries == [("claims", 4), ("groups", 4), ("plans/0", 3), ("steps/0", 3)]
 
 
+def add_some_more(folder: RunFolder) -> None:
+    """One more of each kind of record."""
+    add_group(folder, 4)
+    add_scores(folder, 3 + 1)
+    add_step(folder, 0, 3, [3])
+    add_attempt(folder, 1, parent=0, base_step=3)
+    add_step(folder, 1, 4, [4])
+    add_version(folder, 2)
+    add_version(folder, 3)
+    add_acknowledgement(folder, 3)
+    folder.write_event(Event(stream="learner-a", number=2, kind="odd", at=T0))
+    folder.write_event(Event(stream="learner-b", number=0, kind="started", at=T0))
+
+
+def test_following_the_streams_finds_what_listing_the_folder_finds(run_url):
+    folder = small_run(run_url)
+    database = Database(folder.database)
+    record_once(folder, database)
+    add_some_more(folder)
+    assert record_once(folder, database, whole=False) == 13
+    record_once(folder, database, whole=False)  # an acknowledgement of a version that was new itself
+    fresh = folder.database.with_name("fresh.duckdb")
+    record_once(folder, Database(fresh))
+    assert contents(folder.database) == contents(fresh)
+
+
+def test_a_look_costs_the_same_after_many_steps(monkeypatch):
+    folder, costs = new_run(f"memory://{uuid4().hex}"), []
+    add_attempt(folder, 0)
+    events, ledger, cost = EventStream(folder, "learner-a"), Ledger(), Counter()
+    for name in ("list", "get"):
+        monkeypatch.setattr(folder.filesystem, name, counted(getattr(folder.filesystem, name), cost))
+    for step in range(1, 101):
+        add_step(folder, 0, step)
+        add_version(folder, step)
+        add_acknowledgement(folder, step)
+        events.write("published")
+        if step in (10, 100):
+            for stream in unrecorded(folder, ledger):
+                for entry in stream.entries:
+                    ledger.add(entry)
+            cost.clear()
+            assert unrecorded(folder, ledger, whole=False) == []
+            costs.append(cost["names"])
+    assert costs[0] == costs[1]
+
+
+def counted(act: Callable[[str], Any], cost: Counter[str]) -> Callable[[str], Any]:
+    """The same, with the names it looks at counted."""
+
+    def look(key: str) -> Any:
+        found = act(key)
+        cost["names"] += len(found) if isinstance(found, list) else 1
+        return found
+
+    return look
+
+
+def test_an_engine_that_is_gone_is_not_asked_for_every_version_since(run_url):
+    folder, ledger = new_run(run_url), Ledger()
+    add_attempt(folder, 0)
+    add_acknowledgement(folder, 1)
+    for version in range(200):
+        add_version(folder, version)
+    for stream in unrecorded(folder, ledger):
+        for entry in stream.entries:
+            ledger.add(entry)
+    assert unrecorded(folder, ledger, whole=False) == []
+    add_acknowledgement(folder, 199)
+    (stream,) = unrecorded(folder, ledger, whole=False)
+    assert stream.entries == [("acknowledgements/generator-a", 199)]
+
+
+def test_the_recorder_rests_longer_after_a_costly_pass_but_never_long():
+    assert [rest_seconds(2.0, spent) for spent in (0.001, 0.1, 9.0)] == [2.0, 5.0, 10.0]
+    assert rest_seconds(60.0, 0.1) == 60.0
+
+
 def test_transactions_are_bounded_and_each_leaves_groups_before_scores(tmp_path, monkeypatch):
     folder = small_run(tmp_path / "run")
     monkeypatch.setattr(batch, "MOST_ROWS", 2)
@@ -150,7 +243,7 @@ def test_transactions_are_bounded_and_each_leaves_groups_before_scores(tmp_path,
             return done
 
     assert record_once(folder, Watched(folder.database)) == 23
-    assert sizes == [2] * 5 + [1] * 7 + [2] * 3
+    assert sizes == [2] * 3 + [1] * 11 + [2] * 3
 
 
 def test_what_is_written_before_the_stop_is_in_after_it(run_url):
