@@ -14,7 +14,7 @@ import pytest
 
 from agrpo.config import resolve
 from agrpo.instruments.history import recorded_history
-from agrpo.instruments.live.line import step_line
+from agrpo.metrics.line import progress_line
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs import prepare
 from tests.instruments.watched import going_on
@@ -40,7 +40,7 @@ def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunF
 
 def test_a_finished_run_is_told_step_by_step_into_a_pipe_and_ends_the_watching(finished: RunFolder):
     told = subprocess.run([*WATCH, finished.url], capture_output=True, text=True, check=False, timeout=60)
-    steps = [step_line(point, 2) for point in recorded_history(finished)]
+    steps = [progress_line(point.step, point.metrics, 2) for point in recorded_history(finished)]
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.splitlines() == [*steps, "finished after step 2"]
     assert [step[:8] for step in steps] == ["step 1/2", "step 2/2"]

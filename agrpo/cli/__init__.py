@@ -35,8 +35,6 @@ def main() -> None:
         _fail("cannot run with these settings:\n" + "\n".join(f"  - {problem}" for problem in error.problems), 2)
     except AgrpoError as error:
         _fail(f"{type(error).__name__}: {error}", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; `agrpo resume latest` goes on from the last finished step", 130)
     except BrokenPipeError:
         # Whoever read the output has enough of it, as `head` has. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -16,8 +16,8 @@ _SHOWN = (
 )
 
 
-def progress_line(step: int, metrics: Mapping[str, float], max_steps: int | None, empty: bool) -> str:
-    """The step, of how many, and the measures it has. `empty`: it trained nothing."""
+def progress_line(step: int, metrics: Mapping[str, float], max_steps: int | None) -> str:
+    """The step, of how many, and the measures it has. A step without a loss had nothing to train."""
     shown = [f"step {step}/{max_steps}" if max_steps else f"step {step}"]
     shown += [f"{label} {metrics[name]:{form}}" for name, label, form in _SHOWN if name in metrics]
-    return "  ".join([*shown, "nothing to train"] if empty else shown)
+    return "  ".join(shown if "loss" in metrics else [*shown, "nothing to train"])

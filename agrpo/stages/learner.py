@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import ReplayMismatch, RewardError
-from agrpo.metrics import line
+from agrpo.metrics.line import progress_line
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer, rate_schedule
@@ -228,7 +228,7 @@ class _Learner:
         self.run_ahead.step_consumed(material.consumed, plan.num_replaced)
         self.run_ahead.tell(set())
         self.folder.beat("learner", None)
-        logger.info(progress_line(done, self.config.stop.max_steps))
+        logger.info(progress_line(done.step, done.metrics, self.config.stop.max_steps))
         if self.keeper.checkpoint_is_due():
             self.keeper.write_checkpoint(self._state())
 
@@ -281,8 +281,3 @@ class _Learner:
         self.events.write("finished", attempt=self.attempt, step=self.step, digest=self.keeper.digest())
         self.run_ahead.tell(set(), finished=True)
         logger.info("finished after step %d: digest %s", self.step, self.keeper.digest())
-
-
-def progress_line(done: Done, max_steps: int | None) -> str:
-    """One step in one line."""
-    return line.progress_line(done.step, done.metrics, max_steps, done.empty)

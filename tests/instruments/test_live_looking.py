@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agrpo.instruments.live.line import step_line
 from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onlooker, State
-from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Hint
-from agrpo.stages.learner import progress_line
 from tests.database.synthetic import add_step
 from tests.instruments.watched import document, going_on
 
@@ -88,12 +86,3 @@ def test_each_step_is_new_in_one_look_only_and_the_diagnosis_is_of_all(tmp_path:
     assert [point.step for point in look.new_points] == [2]
     assert [point.step for point in look.points] == [1, 2]
     assert [finding.title for finding in look.findings] == ["Too early to tell"]
-
-
-def test_a_step_is_told_in_the_same_line_that_the_learner_logs(tmp_path: Path):
-    folder = going_on(tmp_path / "run")
-    done = folder.done(StepKey(0, 1))
-    (point,) = Onlooker(folder).look(0.0).points
-    assert done is not None
-    assert step_line(point, 4) == progress_line(done, 4)
-    assert step_line(point, None).startswith("step 1  reward 0.500  length 2.5")

@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from agrpo.instruments.live.line import step_line
 from agrpo.instruments.live.looking import Look, Onlooker
 from agrpo.instruments.progress import max_steps
+from agrpo.metrics.line import progress_line
 from agrpo.queue.run_folder import RunFolder
 
 LOOK_SECONDS = 1.0
@@ -20,7 +20,7 @@ def tell(folder: RunFolder, say: Callable[[str], None]) -> Look:
     while True:
         look = onlooker.look(time.time())
         for point in look.new_points:
-            say(step_line(point, last))
+            say(progress_line(point.step, point.metrics, last))
         for notice in look.new_notices:
             say(str(notice))
         if look.ended:
