@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import refresh_global_settings_context
 from prefect.exceptions import CancelledRun
 from prefect.futures import PrefectFuture, as_completed
 from prefect.runtime import flow_run
@@ -30,6 +32,7 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.quickstart.command import prepared_task
 from agrpo.stages import STAGES
 from agrpo.stages.process import OnLine, Supervisor
+from flows.record import SupervisorEvents
 from flows.server import ensure_api
 from flows.watch import Watch
 
@@ -42,7 +45,19 @@ RECORDER = "recorder"
 ENDING_SECONDS = 120.0
 """How long after the learner's last step all other stages may take to end by themselves."""
 
-_listener: ContextVar[OnLine | None] = ContextVar("listener", default=None)
+
+@dataclass(kw_only=True, slots=True)
+class _Follower:
+    """Who called `follow`."""
+
+    on_line: OnLine | None = None
+    ended: bool = False
+    """The run itself has ended, whatever Prefect makes of it."""
+    error: Exception | None = None
+    """What it ended with."""
+
+
+_follower: ContextVar[_Follower | None] = ContextVar("follower", default=None)
 
 
 def follow(run_url: str, on_line: OnLine | None = None) -> None:
@@ -54,13 +69,21 @@ def follow(run_url: str, on_line: OnLine | None = None) -> None:
     if "PREFECT_LOGGING_LEVEL" not in os.environ:
         _silence_prefect()
     ensure_api()
-    token = _listener.set(on_line)
+    follower = _Follower(on_line=on_line)
+    token = _follower.set(follower)
     try:
         train(run=run_url)
     except CancelledRun:
         raise Stopped(f"the run was cancelled; `agrpo resume {run_url}` goes on with it") from None
+    except Exception as error:
+        if follower.error is not None:
+            raise follower.error from None
+        if not follower.ended:
+            raise
+        logger.warning("the run has ended well, and Prefect cannot be told: %s: %s", type(error).__name__, error)
+        _give_up_on_prefect()
     finally:
-        _listener.reset(token)
+        _follower.reset(token)
 
 
 @flow(name="train", task_runner=ThreadPoolTaskRunner(max_workers=16), persist_result=False)  # type: ignore[arg-type]
@@ -88,21 +111,15 @@ def train(
     if quickstart is not None and run is None:
         config, settings = prepare_quickstart(quickstart, runs_dir), [f"run.dir={runs_dir}", *(settings or [])]
     folder = _run_folder(run, config, settings or [], runs_dir)
-    stop, finish = threading.Event(), threading.Event()
-    document = folder.document()
-    grace = load_settings(document).tree["stop"]["grace_seconds"]
-    given: dict[str, Any] = {"stop": stop, "finish": finish, "restarts": restarts}
-    # Threads that spin while they wait would take the cores from the other stages.
-    waiting = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
-    given["env"] = {"OMP_NUM_THREADS": str(document["threads"]), "OMP_WAIT_POLICY": waiting}
-    with Supervisor(folder.url, folder.local / "logs", grace_seconds=grace) as supervisor, Watch(folder, stop) as watch:
-        try:
-            futures = {run_stage.submit(name, supervisor, **given): name for name in stages or STAGES}
-            _await_stages(futures, stop, finish)
-        finally:
-            stop.set()
-    if watch.cancelled:
+    follower = _follower.get() or _Follower()
+    try:
+        cancelled = _supervise(folder, stages or list(STAGES), restarts)
+    except Exception as error:
+        follower.error = error
+        raise
+    if cancelled:
         return Cancelled(message=f"cancelled; resume it with run={folder.url}")
+    follower.ended = True
     return folder.url
 
 
@@ -124,7 +141,8 @@ def run_stage(
     env: dict[str, str],
 ) -> None:
     """Babysit one stage's process. Its lines become this task run's log; its end is this task run's end."""
-    log, listener = get_run_logger(), _listener.get()
+    log, follower = get_run_logger(), _follower.get()
+    listener = None if follower is None else follower.on_line
 
     def hear(name: str, line: str) -> None:
         log.info(line)
@@ -143,6 +161,25 @@ def run_stage(
     except BaseException:
         stop.set()
         raise
+
+
+def _supervise(folder: RunFolder, stages: list[str], restarts: int) -> bool:
+    """Run the stages to their end; whether Prefect asked for it. Raises the first failure."""
+    stop, finish = threading.Event(), threading.Event()
+    document = folder.document()
+    grace = load_settings(document).tree["stop"]["grace_seconds"]
+    given: dict[str, Any] = {"stop": stop, "finish": finish, "restarts": restarts}
+    # Threads that spin while they wait would take the cores from the other stages.
+    waiting = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    given["env"] = {"OMP_NUM_THREADS": str(document["threads"]), "OMP_WAIT_POLICY": waiting}
+    supervisor = Supervisor(folder.url, folder.local / "logs", grace_seconds=grace, on_event=SupervisorEvents(folder))
+    with supervisor, Watch(folder, stop, stages) as watch:
+        try:
+            futures = {run_stage.submit(name, supervisor, **given): name for name in stages}
+            _await_stages(futures, stop, finish)
+        finally:
+            stop.set()
+    return watch.cancelled
 
 
 def _await_stages(futures: dict[PrefectFuture[None], str], stop: threading.Event, finish: threading.Event) -> None:
@@ -172,6 +209,12 @@ def _await_stages(futures: dict[PrefectFuture[None], str], stop: threading.Event
 def _stop_stragglers(working: set[str], stop: threading.Event) -> None:
     logger.warning("training ended %.0f s ago and %s did not; stopping", ENDING_SECONDS, ", ".join(working) or RECORDER)
     stop.set()
+
+
+def _give_up_on_prefect() -> None:
+    """Let Prefect's threads, which at the end of this process send what is left, try once instead of for a minute each."""
+    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "0"
+    refresh_global_settings_context()
 
 
 def _silence_prefect() -> None:

@@ -1,45 +1,51 @@
-"""What Prefect shows of a run while it trains, and what it says to it: progress one way, a cancellation the other."""
+"""The thread beside a flow run: it hears from Prefect whether the run is to end, and tells how the run goes.
+
+Whatever fails in it is said once and fails nothing else. It holds up the end of the run by `LAST_WORDS_SECONDS` at most,
+however slow Prefect's API is.
+"""
 
 from __future__ import annotations
 
 import contextvars
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 from uuid import UUID
 
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import StateType
 from prefect.runtime import flow_run
+from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from agrpo.config import load_settings
-from agrpo.queue.history import newest_done
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.progress import Done
+from flows.show import Show
 
 logger = logging.getLogger("agrpo.flows")
 
 STATE_SECONDS = 2.0
-PROGRESS_SECONDS = 5.0
+REQUEST_SECONDS = 10.0
+"""Longest wait for one answer of the API."""
+LAST_WORDS_SECONDS = 5.0
+CUT_SHORT_SECONDS = 1.0
+"""Instead of `LAST_WORDS_SECONDS`, where the run ends with an error."""
 
 
 class Watch:
-    """A thread beside a flow run. Whatever fails in it is said once and fails nothing else."""
+    """A context manager. Enter it before the stages start; `stages` are those that run here."""
 
-    def __init__(self, folder: RunFolder, stop: threading.Event) -> None:
+    def __init__(self, folder: RunFolder, stop: threading.Event, stages: Iterable[str] = ()) -> None:
         self.cancelled = False
         """Prefect has asked for the run's end."""
-        self._folder = folder
         self._stop = stop
         self._ended = threading.Event()
         self._said: set[str] = set()
-        self._artifact: UUID | None = None
-        self._document = folder.document()
+        self._opened = ExitStack()
+        self._show = Show(folder, stages)
 
     def __enter__(self) -> Self:
         # Prefect's calls find the flow run through context variables.
@@ -50,51 +56,42 @@ class Watch:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._ended.set()
-        self._thread.join(PROGRESS_SECONDS if kind is None else 1.0)
+        self._thread.join(LAST_WORDS_SECONDS if kind is None else CUT_SHORT_SECONDS)
 
     def _look(self) -> None:
-        shown = 0.0
-        while not self._ended.wait(STATE_SECONDS):
-            self._try("read the state of this flow run", self._hear)
-            if time.monotonic() - shown >= PROGRESS_SECONDS:
-                shown = time.monotonic()
-                self._try("show the progress of this run", self._show)
-        self._try("show the progress of this run", self._show)
+        """Until the end, and once more.
 
-    def _try(self, what: str, act: Callable[[], None]) -> None:
+        An API that does not answer is asked once a look and told nothing: every event would wait for it, and the end of
+        this process for all of them.
+        """
+        ended = False
+        # Here alone, a question that fails is asked again by the next look, not by the client for a minute.
+        with self._opened, temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+            while not ended:
+                ended = self._ended.wait(STATE_SECONDS)
+                if self._try("read the state of this flow run", self._hear):
+                    for what, act in self._show.due(UUID(flow_run.id), time.monotonic(), last=ended).items():
+                        self._try(what, act)
+
+    @cached_property
+    def _client(self) -> SyncPrefectClient:
+        """Opened once: that takes thirty milliseconds of a core, each question one."""
+        return self._opened.enter_context(get_client(sync_client=True, httpx_settings={"timeout": REQUEST_SECONDS}))
+
+    def _try(self, what: str, act: Callable[[SyncPrefectClient], None]) -> bool:
+        """Whether it worked."""
         try:
-            act()
+            act(self._client)
         except Exception as error:
             if what not in self._said:
                 logger.warning("cannot %s: %s: %s; the run goes on", what, type(error).__name__, error)
             self._said.add(what)
+            return False
+        return True
 
-    def _hear(self) -> None:
+    def _hear(self, client: SyncPrefectClient) -> None:
         """A flow that no worker started gets no signal when it is cancelled."""
-        with get_client(sync_client=True) as client:
-            state = client.read_flow_run(UUID(flow_run.id)).state
+        state = client.read_flow_run(UUID(flow_run.id)).state
         if state is not None and state.type in (StateType.CANCELLING, StateType.CANCELLED):
-            self.cancelled = True
+            self.cancelled = self.cancelled or not self._ended.is_set()
             self._stop.set()
-
-    def _show(self) -> None:
-        done = newest_done(self._folder)
-        if done is None:
-            return
-        reward = done.metrics.get("reward")
-        told = f"step {done.step}" + ("" if reward is None else f", reward {reward:.3f}")
-        percent = 100.0 * self._share(done)
-        if self._artifact is None:
-            self._artifact = cast(UUID, create_progress_artifact(percent, key=self._key(), description=told))
-        else:
-            update_progress_artifact(self._artifact, percent, description=told)
-
-    def _key(self) -> str:
-        """Artifacts of one run, also of a later flow run that goes on with it, are versions of one key."""
-        return re.sub("[^a-z0-9-]+", "-", f"progress-{self._document['name']}".lower())
-
-    def _share(self, done: Done) -> float:
-        end = load_settings(self._document).tree["stop"]
-        if end.get("max_steps"):
-            return min(1.0, done.step / end["max_steps"])
-        return min(1.0, done.num_prompts / (self._document["prompts_per_epoch"] * end["epochs"]))

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Self
+from typing import IO, Any, Self
 
 from agrpo.errors import StageFailed, Stopped
 from agrpo.stages.context import new_incarnation
@@ -42,6 +42,9 @@ LOOK_SECONDS = 0.05
 
 OnLine = Callable[[str, str], None]
 """Told the stage's name and each line it prints, in a thread of its own. It must not wait for the stage."""
+OnEvent = Callable[[str, dict[str, Any]], None]
+"""Told what becomes of the stages that `run` watches, in the thread that watches: `stage_started`, `stage_restarted` or
+`stage_failed`, with `stage`, `incarnation`, `pid`, and for the latter two the `reason`. It must not raise."""
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
@@ -76,10 +79,18 @@ class Supervisor:
     that signal into `SystemExit(143)`, so that the stages are asked to end before they are killed.
     """
 
-    def __init__(self, run_url: str, log_folder: Path, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(
+        self,
+        run_url: str,
+        log_folder: Path,
+        *,
+        grace_seconds: float = GRACE_SECONDS,
+        on_event: OnEvent | None = None,
+    ) -> None:
         self.run_url = run_url
         self.log_folder = log_folder
         self.grace_seconds = grace_seconds
+        self._on_event = on_event
         self._running: dict[int, StageProcess] = {}
         self._lock = threading.Lock()
         self._open = False
@@ -165,12 +176,16 @@ class Supervisor:
         A death is an end without a word, such as SIGKILL by the kernel's memory guard. A stage that reports an error is
         not started again: it would meet it again.
         """
+        death: StageFailed | None = None
         for deaths in range(restarts + 1):
             started = self.start(stage, env, on_line)
+            self._tell("stage_started" if death is None else "stage_restarted", started, death)
             try:
                 self.wait(started, stop, finish=finish)
             except StageFailed as failure:
+                death = failure
                 if started.report is not None or deaths == restarts:
+                    self._tell("stage_failed", started, failure)
                     raise
                 logger.warning("%s; starting it again, restart %d of %d", failure, deaths + 1, restarts)
             else:
@@ -206,6 +221,11 @@ class Supervisor:
         if stages:
             with ThreadPoolExecutor(len(stages), thread_name_prefix="stop") as threads:
                 list(threads.map(self.stop, stages))
+
+    def _tell(self, kind: str, stage: StageProcess, reason: StageFailed | None) -> None:
+        if self._on_event is not None:
+            why = {} if reason is None else {"reason": str(reason)}
+            self._on_event(kind, {"stage": stage.name, "incarnation": stage.incarnation, "pid": stage.pid, **why})
 
     def _ask(self, stage: StageProcess) -> None:
         """Ask once, however many want it to end: a second SIGTERM would cut the grace short."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,7 +18,6 @@ from agrpo.errors import ConfigError, StageFailed
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs import prepare
 from tests.processes import alive, marked, until
-from tests.stages.walk import settings
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -27,15 +25,6 @@ ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 WORKING, FAILING, EXAMPLE = "tests.flows.working", "tests.flows.failing", "tests.stages.stage_examples"
-
-
-@pytest.fixture(scope="module")
-def api() -> str:
-    """A Prefect API for this process and its children."""
-    from flows.server import ensure_api
-
-    ensure_api()
-    return os.environ["PREFECT_API_URL"]
 
 
 @pytest.fixture
@@ -75,24 +64,6 @@ def ended(program: subprocess.Popen[str], seconds: float = 10) -> int:
     output, _ = program.communicate(timeout=seconds)
     print(output)
     return program.returncode
-
-
-@pytest.fixture
-def run_file(tiny_model: Path, tmp_path: Path) -> Path:
-    """A small run's settings as TOML."""
-    rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("\n".join(json.dumps(row) for row in rows))
-    tree = settings(tiny_model, prompts, tmp_path / "runs")
-    lines: list[str] = []
-    for table, values in tree.items():
-        entries = values if isinstance(values, list) else [values]
-        header = f"[[{table}]]" if isinstance(values, list) else f"[{table}]"
-        for entry in entries:
-            lines += [header, *(f"{key} = {json.dumps(value)}" for key, value in entry.items())]
-    file = tmp_path / "run.toml"
-    file.write_text("\n".join(lines))
-    return file
 
 
 @pytest.mark.slow
