@@ -208,14 +208,14 @@ def test_turns_forks_and_context_are_told_apart(folder):
 def test_a_table_of_tokens_leaves_out_empty_columns_and_says_once_what_is_the_same(folder):
     lines = part_of(shown(read(folder, 4), as_table=True), "completion", "rewards")
     assert lines[:4] == [
-        "all tokens: turn 0, version 0, use trained",
+        "all tokens: version 0, trained yes",
         "                sampler  learner          entropy",
         "#  id  token       nats     nats   ratio     nats  alternatives (nats)",
         '0   5  "five"   -0.5000  -0.7500  0.7788   1.0400  "five" -0.50  "⟨id 99⟩" -1.50',
     ]
     dropped = part_of(shown(read(folder, 2), as_table=True), "completion", "rewards")
     assert dropped[1:4] == [
-        "all tokens: turn 0, version 0, use not trained",
+        "all tokens: version 0, trained no",
         "                sampler",
         "#  id  token       nats  alternatives (nats)",
     ]
@@ -253,3 +253,26 @@ def test_where_the_policy_changes_within_a_completion_it_is_named(folder):
     page = replace(page, turns=[replace(turn, tokens=newer)])
     assert part_of(shown(page), "completion", "rewards")[0] == "[v0]fivesix[v2]<end>"
     assert "\x1b[38;2;0;0;0;48;2;86;180;233mfive" in shown(page, colouring=Colouring.VERSION, coloured=True)
+
+
+def test_in_a_narrow_terminal_only_the_completion_is_cut(folder):
+    page = read(folder, 0)
+    wordy = [replace(one, completion_text="word " * 40, stop_reason="engine_error") for one in page.rollouts]
+    lines = shown(replace(page, rollouts=wordy), width=60).splitlines()
+    assert lines[-3].split() == ["#", "reward", "advantage", "tokens", "stop", "completion"]
+    assert lines[-1].split()[:5] == ["1", "0", "-1", "2", "engine_error"]
+    assert (len(lines[-1]), lines[-1][-1]) == (60, "…")
+
+
+def test_a_table_of_several_turns_is_one_for_each_and_keeps_its_numbers_whole_in_eighty_columns(folder):
+    page = read(folder, 1)
+    long = [replace(one, text="long" * 9, version=place) for place, one in enumerate(page.turns[0].tokens)]
+    page = replace(page, turns=[replace(page.turns[0], tokens=long), *page.turns[1:]])
+    lines = part_of(shown(page, as_table=True, width=80), "completion", "rewards")
+    assert lines[0] == "turn 0 · 3 tokens · stop · training sequence 0"
+    assert lines[1] == "all tokens: trained yes"
+    assert lines[3].split() == ["#", "id", "token", "nats", "nats", "ratio", "nats", "version", "(nats)"]
+    assert [line.split()[3:8] for line in lines if "long" in line] == [
+        ["-0.5000", "-0.7500", "0.7788", "1.0100", version] for version in "012"
+    ]
+    assert lines.count("all tokens: version 1, trained no") == 2

@@ -19,7 +19,10 @@ CONTEXT_STYLE = "dim"
 NAMED_ALTERNATIVES = 3
 LONGEST_TOKEN = 20
 """Characters of a token in a table; its quotes included."""
-SAID_ONCE = ("turn", "version", "use")
+SHORTEST = 5
+"""Characters that a narrow terminal leaves of a token, and of its alternatives."""
+SAID_ONCE = ("version", "trained")
+ALTERNATIVES = "alternatives (nats)"
 
 
 def tokens_of(page: RolloutPage) -> list[TokenFacts]:
@@ -44,34 +47,43 @@ def completion(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[R
 
 
 def token_table(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
-    """One row per sampled token. Columns that nothing fills are left out; what is the same for all is said once."""
-    tokens = tokens_of(page)
-    columns = _columns(page, scale, coloured=coloured)
+    """Turn by turn, one row per sampled token."""
+    for before, turn in pairwise([None, *page.turns]):
+        assert turn is not None, "only the first turn has none before it"
+        yield from _head(page, before, turn)
+        yield from _turn_table(turn, scale, coloured=coloured)
+    if coloured and page.turns:
+        yield Text()
+        yield from legend(tokens_of(page), scale, coloured=True)
+
+
+def _turn_table(turn: TurnFacts, scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
+    """Columns that nothing fills are left out; what is the same for all tokens is said once."""
+    columns = _columns(turn.tokens, scale, coloured=coloured)
     same = {
-        name: cells[0].plain
-        for name, cells in columns.items()
-        if name in SAID_ONCE and len({cell.plain for cell in cells}) == 1
+        name: cells[0].plain for name, cells in columns.items() if name in SAID_ONCE and len(set(map(str, cells))) == 1
     }
     if same:
         yield Text("all tokens: " + ", ".join(f"{name} {value}" for name, value in same.items()), style="dim")
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1))
     shown = {name: cells for name, cells in columns.items() if name not in same and any(cell.plain for cell in cells)}
-    for name in shown:
-        words = name in ("token", "use", "alternatives (nats)")
-        table.add_column(name, justify="left" if words else "right", no_wrap=not name.startswith("alternatives"))
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 1))
+    for name, cells in shown.items():
+        widest = max(cell.cell_len for cell in [*cells, *map(Text, name.split("\n"))])
+        table.add_column(
+            name,
+            justify="left" if name in ("token", ALTERNATIVES) else "right",
+            no_wrap=name != ALTERNATIVES,
+            min_width=SHORTEST if name in ("token", ALTERNATIVES) else widest,
+        )
     for row in zip(*shown.values(), strict=True):
         table.add_row(*row)
     yield table
-    if coloured and tokens:
-        yield from legend(tokens, scale, coloured=True)
 
 
-def _columns(page: RolloutPage, scale: Scale, *, coloured: bool) -> dict[str, list[Text]]:
+def _columns(tokens: Sequence[TokenFacts], scale: Scale, *, coloured: bool) -> dict[str, list[Text]]:
     """Cells by column, one per token."""
-    tokens = tokens_of(page)
     plain: dict[str, list[str]] = {
-        "turn": [str(turn.turn_index) for turn in page.turns for _ in turn.tokens],
-        "#": [str(place) for turn in page.turns for place, _ in enumerate(turn.tokens)],
+        "#": [str(place) for place, _ in enumerate(tokens)],
         "id": [str(token.token_id) for token in tokens],
         "token": [_cut(_quoted(token.text)) for token in tokens],
         "sampler\nnats": [fixed(token.sampler_logprob) for token in tokens],
@@ -79,8 +91,8 @@ def _columns(page: RolloutPage, scale: Scale, *, coloured: bool) -> dict[str, li
         "ratio": [fixed(token.ratio) for token in tokens],
         "entropy\nnats": [fixed(token.entropy) for token in tokens],
         "version": ["" if token.version is None else str(token.version) for token in tokens],
-        "use": [_use(token) for token in tokens],
-        "alternatives (nats)": [_listed(token.alternatives) for token in tokens],
+        "trained": [_trained(token) for token in tokens],
+        ALTERNATIVES: [_listed(token.alternatives) for token in tokens],
     }
     columns = {name: [Text(cell) for cell in cells] for name, cells in plain.items()}
     if coloured:
@@ -137,18 +149,22 @@ def fixed(value: float | None) -> str:
 def _turn(
     page: RolloutPage, before: TurnFacts | None, turn: TurnFacts, scale: Scale, *, coloured: bool
 ) -> Iterator[RenderableType]:
-    readable = all(token.text is not None for token in [*turn.context, *turn.tokens])
+    yield from _head(page, before, turn)
+    if all(token.text is not None for token in turn.tokens):
+        yield coloured_text(turn.tokens, scale, coloured=coloured)
+
+
+def _head(page: RolloutPage, before: TurnFacts | None, turn: TurnFacts) -> Iterator[RenderableType]:
+    """What came between the turns, and which turn this is; nothing where there is only one."""
     if before is not None:
         yield Text(_joint(before, turn), style="dim")
-        if readable and turn.context:
-            context = "".join(token.text or "" for token in turn.context)
-            yield Text(visible(context), style=CONTEXT_STYLE)
+        context = [token.text for token in turn.context if token.text is not None]
+        if context:
+            yield Text(visible("".join(context)), style=CONTEXT_STYLE)
     if len(page.turns) > 1:
-        yield Text(
-            f"turn {turn.turn_index} · {counted(len(turn.tokens), 'token')} · {turn.stop_reason} · training sequence {turn.sequence_index}"
-        )
-    if readable:
-        yield coloured_text(turn.tokens, scale, coloured=coloured)
+        tokens = counted(len(turn.tokens), "token")
+        sequence = f"training sequence {turn.sequence_index}"
+        yield Text(f"turn {turn.turn_index} · {tokens} · {turn.stop_reason} · {sequence}")
 
 
 def _joint(before: TurnFacts, turn: TurnFacts) -> str:
@@ -202,10 +218,10 @@ def _range(values: Sequence[float]) -> str:
     return f"{fixed(low)} to {fixed(high)}, mean {fixed(math.fsum(values) / len(values))}"
 
 
-def _use(token: TokenFacts) -> str:
+def _trained(token: TokenFacts) -> str:
     if not token.trained:
         return "context"
-    return "not trained" if token.advantage is None else "trained"
+    return "no" if token.advantage is None else "yes"
 
 
 def _listed(alternatives: list[Alternative] | None) -> str:
