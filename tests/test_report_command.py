@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.cli.commands.report import report
 from agrpo.database.writer import Database
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import small_run
@@ -23,25 +24,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def report(runs: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agrpo", "report", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=runs, check=False, timeout=120)
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def test_one_run_has_its_page_in_its_folder(runs: Path):
-    told = report(runs, "one", "--dir", ".").stdout
-    assert re.fullmatch(rf"{re.escape(str(runs))}/one/report\.html \(1\.\d MB\)\n", told)
+def test_one_run_has_its_page_in_its_folder(runs: Path, capsys: pytest.CaptureFixture[str]):
+    report(["one"], runs_dir=str(runs))
+    assert re.fullmatch(rf"{re.escape(str(runs))}/one/report\.html \(1\.\d MB\)\n", capsys.readouterr().out)
     assert (runs / "one" / "report.html").read_text("utf-8").startswith("<!doctype html>")
 
 
-def test_several_runs_have_theirs_in_the_working_folder_or_where_they_are_told(runs: Path):
-    assert report(runs, "one", "two", "--dir", ".").stdout.startswith(f"{runs}/report-compare.html (1.")
-    assert report(runs, "one", "--dir", ".", "--out", "pages/one.html").stdout.startswith(f"{runs}/pages/one.html (1.")
+def test_several_runs_have_theirs_in_the_working_folder(
+    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(runs)
+    report(["one", "two"], runs_dir=".")
+    assert capsys.readouterr().out.startswith(f"{runs}/report-compare.html (1.")
+    assert "2 runs compared" in Path("report-compare.html").read_text("utf-8")
+
+
+def test_a_page_is_written_where_it_is_told(runs: Path, capsys: pytest.CaptureFixture[str]):
+    report([str(runs / "one")], out=runs / "pages" / "one.html")
+    assert capsys.readouterr().out.startswith(f"{runs}/pages/one.html (1.")
 
 
 def test_a_run_that_is_not_there_is_one_line(runs: Path):
-    told = report(runs, "one", "three", "--dir", ".", code=1).stderr
-    assert told.startswith('error: RunNotFound: no run "three"')
-    assert "Traceback" not in told
+    command = [sys.executable, "-m", "agrpo", "report", "one", "three", "--dir", "."]
+    told = subprocess.run(command, capture_output=True, text=True, cwd=runs, check=False, timeout=120)
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith('error: RunNotFound: no run "three"')
+    assert "Traceback" not in told.stderr

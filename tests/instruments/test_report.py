@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,10 +147,12 @@ const wrong = console.error;
 console.error = (...told) => { problems.push(told.join(" ")); wrong(...told); };
 addEventListener("load", () => setTimeout(() => {
   document.querySelector("input[value=tokens]").click();
+  document.querySelector("input[data-tag]").click();
   parent.postMessage(JSON.stringify({
     problems, drawn: document.querySelectorAll(".chart > *").length, width: innerWidth,
     overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     ran: document.body.dataset.ran ?? null, axis: Bokeh.documents[0].roots()[0].below[0].axis_label,
+    hidden: Bokeh.documents[0].roots()[0].renderers.filter((renderer) => !renderer.visible).length,
   }), "*");
 }, 8000));
 </script>"""
@@ -175,9 +178,10 @@ def test_a_browser_without_a_network_draws_every_chart_and_scrolls_only_down(
     assert (seen["width"], seen["overflow"], seen["ran"]) == (width, 0, None)
     assert seen["drawn"] == len(json.loads(Page(report).scripts[0]))
     assert seen["axis"] == "forwarded tokens"
+    assert seen["hidden"] > 0
 
 
-def _look(file: Path, profile: Path) -> dict[str, object]:
+def _look(file: Path, profile: Path) -> dict[str, Any]:
     """What the page says of itself after it was drawn."""
     assert CHROMIUM is not None
     quiet = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]

@@ -9,6 +9,7 @@ import pytest
 
 from agrpo.database.queries import connect, query
 from agrpo.database.writer import Database
+from agrpo.errors import DatabaseError
 from agrpo.instruments.report.counts import EventKind, Fate, StalenessBar
 from agrpo.instruments.report.curves import read_axis, read_drops, read_measures, read_reward_band
 from agrpo.instruments.report.facts import RunFacts, read_facts
@@ -63,12 +64,12 @@ def test_points_carry_step_tokens_and_minutes(facts: RunFacts):
     assert [window.minutes for window in facts.windows] == pytest.approx([15 / 60, 25 / 60])
 
 
-def test_every_logged_measure_is_a_curve_with_the_logged_values(run: RunFolder, facts: RunFacts):
-    rows = query(run, "SELECT name, list(value ORDER BY step) AS points FROM live_metrics GROUP BY name").to_pylist()
+def test_every_measure_is_a_curve_with_the_values_of_its_steps(run: RunFolder, facts: RunFacts):
+    rows = query(run, "SELECT name, list(value ORDER BY step) AS points FROM step_metrics GROUP BY name").to_pylist()
     assert len(rows) > 20
     for row in rows:
         present = [value for value in facts.measure(row["name"]) if value is not None]
-        assert present == row["points"], row["name"]
+        assert present == pytest.approx(row["points"]), row["name"]
     assert facts.measure("no/such_measure") == (None, None)
 
 
@@ -168,6 +169,15 @@ def test_the_most_improved_prompt_came_in_both_halves_of_the_run(tmp_path: Path)
         (2, 0),
         (2, 1),
     ]
+
+
+def test_a_database_of_another_schema_is_refused_with_what_to_do(tmp_path: Path):
+    folder = small_run(tmp_path / "run")
+    record_once(folder, Database(folder.database))
+    with duckdb.connect(str(folder.database)) as connection:
+        connection.execute("UPDATE schema_info SET version = 1")
+    with pytest.raises(DatabaseError, match=r"schema version 1, .* recorder RUN"):
+        read_facts(folder)
 
 
 def test_settings_that_were_given_are_told_with_their_origin():

@@ -24,20 +24,7 @@ _AXIS = """
     FROM live_steps GROUP BY 1 ORDER BY 1
 """
 
-_MEASURES = """
-    SELECT
-        (step - 1) // ? AS number, name,
-        CASE
-            WHEN list_contains(words, 'count') THEN sum(value)
-            WHEN list_contains(words, 'min') THEN min(value)
-            WHEN list_contains(words, 'max') THEN max(value)
-            WHEN name = 'num_tokens' THEN arg_max(value, step)
-            ELSE avg(value)
-        END AS value
-    FROM (SELECT *, string_split(string_split(name, '/')[-1], '_') AS words FROM live_metrics)
-    WHERE isfinite(value)
-    GROUP BY 1, name, words
-"""
+_MEASURES = "SELECT window_index AS number, name, value FROM window_metrics(?) WHERE isfinite(value)"
 
 _GROUP_REWARDS = """
     SELECT (step - 1) // ? AS number, avg(reward) AS value
@@ -113,7 +100,7 @@ def read_axis(connection: DuckDBPyConnection, most_points: int = MOST_POINTS) ->
 
 
 def read_measures(connection: DuckDBPyConnection, axis: Axis) -> dict[str, tuple[float | None, ...]]:
-    """What the learner logged, by name. Over a window, by name's last words: counts are summed, extremes kept, others averaged."""
+    """The documented measures, by name, each added up over a window as docs/metrics.md says."""
     return _by_name(connection, axis, _MEASURES)
 
 

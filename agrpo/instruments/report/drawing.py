@@ -82,7 +82,7 @@ def draw_lines(
     key: str, title: str, unit: str, caption: str, lines: Sequence[Line], *, log: bool = False, share: bool = False
 ) -> Drawing:
     """Curves over steps, tokens or minutes, as the page's reader chooses."""
-    plot = _figure(unit, log=log, share=share)
+    plot = _figure(unit, log=log, share=share, least=0.0 if share else None)
     plot.xaxis.axis_label = "optimizer step"
     for run, mine in groupby(lines, key=lambda line: line.run):
         _draw_run(plot, run, list(mine))

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agrpo.database.queries import HasDatabase, connect
+from agrpo.database.schema import VERSION
+from agrpo.errors import DatabaseError
 from agrpo.instruments.diagnosis import Finding, diagnose
 from agrpo.instruments.history import recorded_history
 from agrpo.instruments.report import counts, curves, story
@@ -37,20 +39,18 @@ _TOTALS = """
 """
 
 _REWARD = """
+    WITH rewards AS (SELECT step, value FROM step_metrics WHERE name = 'reward')
     SELECT
         arg_min(value, step) AS first, arg_max(value, step) AS last, max(value) AS best,
         min(step) FILTER (value = top) AS best_step,
         avg(value) FILTER (step > newest - greatest(1, newest // 10)) AS late
-    FROM live_metrics, (
-        SELECT max(value) AS top, max(step) AS newest FROM live_metrics WHERE name = 'reward'
-    )
-    WHERE name = 'reward'
+    FROM rewards, (SELECT max(value) AS top, max(step) AS newest FROM rewards)
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardFigures:
-    """The mean reward of steps, as the learner logged it. None: no step has one."""
+    """The mean reward of steps. None: no step has one."""
 
     first: float | None
     last: float | None
@@ -122,8 +122,12 @@ class RunFacts:
 
 
 def read_facts(run: str | Path | HasDatabase) -> RunFacts:
-    """Ask a run's database everything at once, so that all numbers are of one moment. Raises as `database.queries.connect`."""
+    """Ask a run's database everything at once, so that all numbers are of one moment.
+
+    Raises as `database.queries.connect`, and `DatabaseError` for a file of another schema version.
+    """
     with closing(connect(run)) as connection:
+        _refuse_other_schema(connection)
         document = json.loads(str(ask_one(connection, "SELECT document FROM runs")["document"]))
         axis = curves.read_axis(connection)
         return RunFacts(
@@ -143,6 +147,15 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
             findings=tuple(diagnose(recorded_history(run), document["settings"]["tree"])),
             event_kinds=counts.read_event_kinds(connection),
             events=counts.read_events(connection),
+        )
+
+
+def _refuse_other_schema(connection: DuckDBPyConnection) -> None:
+    version = ask_one(connection, "SELECT version FROM schema_info")["version"]
+    if version != VERSION:
+        raise DatabaseError(
+            f"the run's database has schema version {version}, and a report asks version {VERSION}; build it again from "
+            "the run's folder: `python -m agrpo.stages recorder RUN`"
         )
 
 
