@@ -209,7 +209,7 @@ WITH windows AS (
         step,
         (step - 1) // CASE
             WHEN size >= 1 AND size = floor(size) THEN size::BIGINT
-            ELSE error('window_metrics(size): ' || size || ' is no number of steps; pass 1, 2, 3, …')
+            ELSE error('window_metrics(size): ' || coalesce(size::VARCHAR, 'NULL') || ' is no number of steps; pass 1, 2, 3, …')
         END AS window_index
     FROM live_steps
 ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -163,12 +163,13 @@ def add_plan(
     drops: Mapping[int, DropReason] | None = None,
     *,
     version: int = 0,
+    halved: Collection[int] = (),
 ) -> Plan:
-    """Plan a step that trains both rollouts of each ticket, with advantages 1 and -1."""
+    """Plan a step that trains rollouts 0 and 1 of each ticket, with advantages 1 and -1; only 0 of `halved` ones."""
     samples = [
         PlannedSample(ticket=t, rollout_index=i, sequence_index=0, advantage=1.0 - 2.0 * i, staleness=version)
         for t in tickets
-        for i in (0, 1)
+        for i in ((0,) if t in halved else (0, 1))
     ]
     plan = Plan(
         attempt=key.attempt,
@@ -177,7 +178,7 @@ def add_plan(
         drops=[Drop(ticket=ticket, reason=reason) for ticket, reason in (drops or {}).items()],
         samples=samples,
         rows=[[number] for number in range(len(samples))],
-        num_trained_tokens=5 * len(tickets),
+        num_trained_tokens=sum(3 - sample.rollout_index for sample in samples),
         num_queued_samples=2 * len(tickets),
         version=version,
         learning_rate=1e-3,

@@ -1,0 +1,208 @@
+"""Names: every measure that a run logs, its unit, what it is, and how a window of steps adds it up (docs/metrics.md)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Rule(StrEnum):
+    """How the values of several steps become one (A-275 to A-279)."""
+
+    MEAN = "mean"
+    """Over all items of the window: what the measure sums, over what it counts."""
+    SUM = "sum"
+    LARGEST = "largest"
+    SMALLEST = "smallest"
+    NEWEST = "newest"
+    """A running total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One documented measure."""
+
+    name: str
+    """`{name}` stands for a reward's name."""
+    unit: str
+    meaning: str
+    over: str
+    """What a mean is over, of what an extreme is taken, or when a step has the measure once."""
+    row: str
+    """Row of docs/spec/async_grpo.md."""
+
+    @property
+    def rule(self) -> Rule:
+        return rule_of(self.name)
+
+
+def rule_of(name: str) -> Rule:
+    """The rule of a measure, from whole words of its name's last part: `mean_terminated_length` is no minimum."""
+    words = name.rpartition("/")[2].split("_")
+    if name == "num_tokens":
+        return Rule.NEWEST
+    found = [rule for word, rule in _WORDS.items() if word in words]
+    return found[0] if found else Rule.MEAN
+
+
+def measure_named(name: str) -> Measure | None:
+    """What is documented of a logged name; None: it is none of ours."""
+    if name in _EXACT:
+        return _EXACT[name]
+    return next((measure for pattern, measure in _PATTERNS if pattern.fullmatch(name)), None)
+
+
+_WORDS = {"count": Rule.SUM, "max": Rule.LARGEST, "min": Rule.SMALLEST}
+
+
+def _measure(name: str, unit: str, row: str, over: str, meaning: str) -> Measure:
+    return Measure(name=name, unit=unit, meaning=meaning, over=over, row=row)
+
+
+_ANSWERED = "rollouts with an answer"
+_GROUPS = "consumed groups"
+_TOKENS = "trained tokens"
+_SAMPLES = "trained samples"
+_ENDED = "rollouts that the model ended"
+_UPDATES = "steps that trained"
+_STEP_TIME = "wall seconds of the steps"
+_SYNCS = "weight syncs"
+
+MEASURES: tuple[Measure, ...] = (
+    _measure(
+        "num_tokens", "tokens", "A-282", "steps", "Forwarded since the start of the run; a shared token counts once."
+    ),
+    _measure("completions/mean_length", "tokens", "A-283", _ANSWERED, "Generated tokens of a rollout."),
+    _measure("completions/min_length", "tokens", "A-283", _ANSWERED, "The shortest."),
+    _measure("completions/max_length", "tokens", "A-283", _ANSWERED, "The longest."),
+    _measure("completions/mean_terminated_length", "tokens", "A-284", _ENDED, "Generated tokens of a rollout."),
+    _measure("completions/min_terminated_length", "tokens", "A-284", _ENDED, "The shortest."),
+    _measure("completions/max_terminated_length", "tokens", "A-284", _ENDED, "The longest."),
+    _measure("completions/clipped_ratio", "share", "A-285", _ANSWERED, "Cut before the model ended them."),
+    _measure(
+        "completions/duplicate_frac",
+        "share",
+        "A-286",
+        _ANSWERED,
+        "Equal, token by token, to an earlier one of the group.",
+    ),
+    _measure("rewards/{name}/mean", "reward", "A-289", "values that the reward gave", "Before the reward's weight."),
+    _measure(
+        "rewards/{name}/group_std", "reward", "A-290", _SAMPLES, "Sample standard deviation of its values in the group."
+    ),
+    _measure("reward", "reward", "A-291", "scored rollouts", "Weighted sum of the rewards, dropped groups included."),
+    _measure(
+        "reward_group_std", "reward", "A-292", _SAMPLES, "Sample standard deviation of the summed rewards in the group."
+    ),
+    _measure("reward_trained", "reward", "A-293", "trained samples whose group's rewards differ", "Summed reward."),
+    _measure(
+        "reward_zero_std_groups",
+        "reward",
+        "A-294",
+        "groups with equal rewards or one score",
+        "The group's mean reward; of rewards 0 and 1, the share of them that passed whole.",
+    ),
+    _measure("frac_zero_std_groups", "share", "A-295", _GROUPS, "Equal rewards, or fewer than two scores."),
+    _measure(
+        "sampling/sampling_logp_difference/mean",
+        "nats",
+        "A-296",
+        _TOKENS,
+        "Between log-prob when sampled and when trained, absolute.",
+    ),
+    _measure("sampling/sampling_logp_difference/max", "nats", "A-296", _TOKENS, "The largest."),
+    _measure("sampling/importance_sampling_ratio/min", "ratio", "A-297", _TOKENS, "The smallest."),
+    _measure(
+        "sampling/importance_sampling_ratio/mean",
+        "ratio",
+        "A-297",
+        _TOKENS,
+        "Probability when trained over probability when sampled, before any masking.",
+    ),
+    _measure("sampling/importance_sampling_ratio/max", "ratio", "A-297", _TOKENS, "The largest."),
+    _measure("sampling/masked_mean", "share", "A-298", _TOKENS, "Left out of the loss: the ratio is out of bounds."),
+    _measure("entropy", "nats", "A-300", _TOKENS, "Of the policy's distribution for the token."),
+    _measure("clip_ratio/region_mean", "share", "A-302", _TOKENS, "Outside the trust region, where the clip acts."),
+    _measure("clip_ratio/low_mean", "share", "A-303", _TOKENS, "Below it, with a negative advantage."),
+    _measure("clip_ratio/low_min", "share", "A-304", _SAMPLES, "The smallest share below it of one sample."),
+    _measure("clip_ratio/high_mean", "share", "A-305", _TOKENS, "Above it, with a positive advantage."),
+    _measure("clip_ratio/high_max", "share", "A-306", _SAMPLES, "The largest share above it of one sample."),
+    _measure("loss", "loss", "agrpo", _UPDATES, "The loss that the step went down on."),
+    _measure("grad_norm", "norm", "agrpo", _UPDATES, "Of the gradient, before clipping."),
+    _measure("learning_rate", "rate", "agrpo", "steps", "Of the step."),
+    _measure("rollout/duration_s", "s", "A-307", "rollouts, failed ones too", "From its first request to its end."),
+    _measure("rollout/generated_tokens_per_s", "tokens/s", "A-308", _STEP_TIME, "Generated tokens of consumed groups."),
+    _measure("rollout/concurrency", "rollouts", "A-309", _GROUPS, "In flight when the group began, its own included."),
+    _measure("rollout/concurrency_cap", "rollouts", "A-310", _GROUPS, "Most that could be in flight then."),
+    _measure("rollout/turns_mean", "turns", "A-311", _ANSWERED, "Sampling requests of a rollout."),
+    _measure("rollout/turns_max", "turns", "A-311", _ANSWERED, "The most."),
+    _measure(
+        "rollout/samples_per_rollout",
+        "samples",
+        "A-312",
+        _ANSWERED,
+        "Training sequences with a trained token; 1: no fork.",
+    ),
+    _measure(
+        "rollout/score_queue_size", "groups", "A-315", _GROUPS, "Others that waited for scores when it was taken."
+    ),
+    _measure("rollout/queue_size", "samples", "A-316", "steps", "Scored, and waiting when the step began to choose."),
+    _measure("rollout/score_s", "s", "A-317", _GROUPS, "That all rewards of the group together took."),
+    _measure("rollout/score_wait_s", "s", "A-317", _GROUPS, "From the group's end to its scoring."),
+    _measure("rollout/backpressure_s", "s", "A-319", "groups that waited", "Could not begin: run-ahead was used up."),
+    _measure("sample/forwarded_tokens_mean", "tokens", "A-332", _SAMPLES, "Tokens of a sample."),
+    _measure("sample/forwarded_tokens_max", "tokens", "A-332", _SAMPLES, "The most."),
+    _measure("sample/trained_tokens_mean", "tokens", "A-333", _SAMPLES, "Tokens of a sample that carry loss."),
+    _measure("sample/time_in_queue_s", "s", "A-334", _SAMPLES, "From the group's scores to the step's plan."),
+    _measure("sample/staleness_mean", "weight updates", "A-335", _SAMPLES, "Between sampling and training."),
+    _measure("sample/staleness_max", "weight updates", "A-335", _SAMPLES, "The most."),
+    _measure("sample/dropped_stale_count", "samples", "A-336", "samples", "Dropped: sampled too many updates ago."),
+    _measure("batch/forwarded_tokens_per_step", "tokens", "A-337", "steps", "Tokens of the step's rows."),
+    _measure("batch/trained_tokens_per_step", "tokens", "A-337", "steps", "Tokens that carry loss."),
+    _measure("batch/samples_per_step", "samples", "A-338", "steps", "Training sequences."),
+    _measure("batch/groups_per_step", "groups", "A-338", "steps", "Groups that were trained."),
+    _measure("batch/microbatches_per_step", "rows", "A-339", "steps", "Rows: one forward and one backward pass each."),
+    _measure("batch/masked_token_frac", "share", "A-340", "forwarded tokens", "Not trained: prompts, tool results."),
+    _measure("batch/samples_per_row", "samples", "A-341", "rows", "Training sequences of a row."),
+    _measure("batch/row_tokens_mean", "tokens", "A-342", "rows", "Forwarded tokens of a row."),
+    _measure("batch/row_tokens_max", "tokens", "A-342", "rows", "The most."),
+    _measure("batch/row_fill_frac", "share", "A-343", "rows", "Of `step.micro_tokens`."),
+    _measure(
+        "batch/row_imbalance", "ratio", "A-344", _UPDATES, "Attention cost of the costliest row over the mean row's."
+    ),
+    _measure(
+        "batch/packing_ratio",
+        "ratio",
+        "A-345",
+        "forwarded tokens",
+        "Tokens of the samples per token; 1: none is shared.",
+    ),
+    _measure(
+        "batch/dropped_oversize_count", "samples", "A-347", "samples", "Dropped: longer than `step.micro_tokens`."
+    ),
+    _measure("perf/step_s", "s", "A-348", "steps", "Wall time since the step before was done."),
+    _measure("perf/fwd_bwd_s", "s", "A-349", _UPDATES, "Forward and backward passes."),
+    _measure("perf/fwd_s", "s", "A-349", _UPDATES, "Forward passes."),
+    _measure("perf/optimizer_s", "s", "A-350", _UPDATES, "Clipping the gradient, and the optimizer."),
+    _measure("perf/rollout_wait_s", "s", "A-351", "steps", "The learner waits for scored groups."),
+    _measure("perf/weight_sync_s", "s", "A-352", _SYNCS, "Publishing weights, counted in the step after."),
+    _measure("perf/weight_sync_transfer_s", "s", "A-353", _SYNCS, "Writing them: a part of it."),
+    _measure(
+        "perf/fwd_bwd_forwarded_tokens_per_s",
+        "tokens/s",
+        "A-354",
+        "seconds of the passes",
+        "Tokens of the steps' rows.",
+    ),
+    _measure("perf/wall_clock_forwarded_tokens_per_s", "tokens/s", "A-354", _STEP_TIME, "Tokens of the steps' rows."),
+    _measure("perf/wall_clock_trained_tokens_per_s", "tokens/s", "A-355", _STEP_TIME, "Tokens that carry loss."),
+)
+"""In the order of the specification."""
+
+_EXACT = {measure.name: measure for measure in MEASURES}
+_PATTERNS = [
+    (re.compile(re.escape(measure.name).replace(r"\{name\}", ".+")), measure)
+    for measure in MEASURES
+    if "{" in measure.name
+]

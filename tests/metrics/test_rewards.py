@@ -1,0 +1,63 @@
+"""What metrics say of rewards, worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from agrpo.records.progress import DropReason
+from agrpo.records.score import Mark
+from tests.metrics.made import family, measured, sample, scored
+
+HALF_SQRT2 = math.sqrt(0.5)
+"""Sample standard deviation of 0 and 1."""
+
+
+def test_the_total_is_weighted_and_each_rewards_own_mean_is_not():
+    measures = measured([scored(0, {"one": [1.0, 1.0], "zero": [0.0, 0.0]}, {"one": 0.7, "zero": 0.3})])
+    assert measures["reward"] == pytest.approx(0.7)
+    assert family(measures, "rewards/") == {"one/mean": 1.0, "zero/mean": 0.0}
+
+
+@pytest.mark.spec("A-289")
+def test_a_rewards_mean_is_over_the_values_it_gave_in_dropped_groups_too():
+    groups = [scored(0, {"a": [1.0, None, 0.0]}), scored(1, {"a": [1.0, 1.0, 1.0]}), scored(2, {"a": [None, None]})]
+    measures = measured(groups, [sample(0), sample(0, 2)], drops={1: DropReason.EQUAL_REWARDS, 2: DropReason.STALE})
+    assert measures["rewards/a/mean"] == 0.8
+
+
+@pytest.mark.spec("A-290", "A-292")
+def test_spreads_are_inside_each_group_and_averaged_over_trained_samples():
+    groups = [scored(0, {"a": [0.0, 1.0], "b": [0.0, 2.0]}), scored(1, {"a": [0.0, 3.0], "b": [5.0, None]})]
+    measures = measured(groups, [sample(0), sample(1, 0), sample(1, 1)])
+    # Group 1 counts twice: two of the three samples are its own. "b" has one value there, hence no spread.
+    assert measures["rewards/a/group_std"] == pytest.approx((1 + 2 * 3) * HALF_SQRT2 / 3)
+    assert measures["rewards/b/group_std"] == pytest.approx(2 * HALF_SQRT2)
+    # Sums: 0 and 3 in group 0, 5 and 3 in group 1.
+    assert measures["reward_group_std"] == pytest.approx((3 + 2 * 2) * HALF_SQRT2 / 3)
+
+
+@pytest.mark.spec("A-294", "A-295")
+def test_groups_without_variance_say_what_they_earned_and_those_without_scores_do_not():
+    groups = [
+        scored(0, {"a": [1.0, 1.0]}),
+        scored(1, {"a": [0.5, None]}),
+        scored(2, {"a": [None, None]}),
+        scored(3, {"a": [0.0, 1.0]}),
+    ]
+    measures = measured(groups, [sample(3), sample(3, 1)])
+    assert measures["reward_zero_std_groups"] == 0.75
+    assert measures["frac_zero_std_groups"] == 0.75
+    assert measures["reward_trained"] == 0.5
+
+
+def test_where_every_groups_rewards_differ_nothing_is_said_of_equal_ones():
+    measures = measured([scored(0, {"a": [0.0, 1.0]})], [sample(0)])
+    assert "reward_zero_std_groups" not in measures
+    assert measures["frac_zero_std_groups"] == 0.0
+
+
+def test_a_refused_prompt_has_no_rewards_and_is_no_group_without_variance():
+    measures = measured([scored(0, {}, marks=frozenset({Mark.REFUSED_PROMPT}))])
+    assert {name for name in measures if "reward" in name or "std" in name} == set()

@@ -1,0 +1,60 @@
+"""What metrics say of how groups came about, worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from agrpo.records.pace import Pace
+from agrpo.records.progress import DropReason, StepTimings
+from agrpo.records.score import Scoring
+from tests.metrics.made import family, measured, scored
+
+
+@pytest.mark.spec("A-307", "A-311", "A-312")
+def test_durations_are_of_every_rollout_and_turns_of_those_with_an_answer():
+    groups = [
+        scored(0, {"a": [1.0, 0.0]}, seconds=[1.0, 2.0], turns=[1, 4], sequences=[1, 3]),
+        scored(1, {"a": [1.0, None]}, lengths=[3, 0], seconds=[3.0, 6.0], turns=[1, 0], sequences=[0, 0]),
+    ]
+    measures = family(measured(groups, drops={1: DropReason.TOO_FEW_SCORES}), "rollout/")
+    assert measures["duration_s"] == 3.0
+    assert (measures["turns_mean"], measures["turns_max"]) == (2.0, 4.0)
+    assert measures["samples_per_rollout"] == 4 / 3
+
+
+@pytest.mark.spec("A-308")
+def test_generated_tokens_of_dropped_groups_count_in_the_rate():
+    groups = [scored(0, {"a": [1.0, 0.0]}, lengths=[3, 4]), scored(1, {"a": [1.0, 1.0]}, lengths=[6, 7])]
+    measures = measured(groups, drops={1: DropReason.STALE}, timings=StepTimings(step_seconds=8.0))
+    assert measures["rollout/generated_tokens_per_s"] == 2.5
+
+
+@pytest.mark.spec("A-309", "A-310", "A-319")
+def test_pace_is_averaged_over_groups_and_backpressure_over_those_that_waited():
+    paces = [
+        Pace(concurrency=4, concurrency_cap=16),
+        Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5),
+        Pace(concurrency=12, concurrency_cap=32, backpressure_seconds=0.0),
+    ]
+    groups = [scored(ticket, {"a": [1.0, 0.0]}, pace=pace) for ticket, pace in enumerate([*paces, None])]
+    measures = family(measured(groups), "rollout/")
+    assert measures["concurrency"] == 8.0
+    assert measures["concurrency_cap"] == 64 / 3
+    assert measures["backpressure_s"] == 0.25
+
+
+@pytest.mark.spec("A-315", "A-316", "A-317")
+def test_scoring_is_averaged_over_groups_and_the_queue_is_the_plans():
+    scorings = [
+        Scoring(seconds=0.5, wait_seconds=2.0, queue_size=0),
+        Scoring(seconds=1.0, wait_seconds=0.0, queue_size=3),
+    ]
+    groups = [scored(ticket, {"a": [1.0, 0.0]}, scoring=scoring) for ticket, scoring in enumerate(scorings)]
+    measures = family(measured(groups, num_queued_samples=9), "rollout/")
+    assert (measures["score_s"], measures["score_wait_s"], measures["score_queue_size"]) == (0.75, 1.0, 1.5)
+    assert measures["queue_size"] == 9.0
+
+
+def test_what_was_not_recorded_is_absent():
+    measures = family(measured([scored(0, {"a": [1.0, 0.0]})], timings=StepTimings()), "rollout/")
+    assert measures.keys() == {"duration_s", "turns_mean", "turns_max", "samples_per_rollout"}
