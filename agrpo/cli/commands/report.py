@@ -17,7 +17,7 @@ PANEL = Panel.LOOK
 def report(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Folders or URLs, beginnings of names, or `latest`. Several are compared."),
+        typer.Argument(metavar="RUN", help="Folders or URLs, beginnings of names, or `latest`. Several are compared."),
     ],
     out: Annotated[
         Path | None,
@@ -30,11 +30,11 @@ def report(
 ) -> None:
     """Write a run's report: one HTML page that opens anywhere and fetches nothing.
 
-    Curves of reward, lengths, entropy and staleness, where the time went, why groups were dropped, what the diagnosis
-    says, and the best, worst and most improved prompts with their rollouts to read. Of a run that still goes on, it
-    shows what is recorded so far.
+    Curves of reward, lengths, entropy, staleness and time; why groups were dropped;
+    what the diagnosis says; the best, worst and most improved prompts to read.
+    Of a run that still goes on, it shows what is recorded so far.
 
-    Several runs are drawn over one another, with what differs in their settings:
+    Several runs are drawn over one another, with the settings that differ:
 
     agrpo report latest
 
