@@ -203,6 +203,12 @@ def test_pending_groups_and_prompts_that_were_never_asked(made_up: Path):
     ]
 
 
+def test_a_measure_is_told_over_windows_of_steps(made_up: Path):
+    assert answer(made_up, "windows") == [(1, 2, "reward", pytest.approx(3.5 / 6))]
+    told = answer(made_up, "windows", "first_step", "value", metric="completions/max_length", size=1)
+    assert told == [(1, 3.0), (2, 9.0)]
+
+
 def test_settings_know_their_origin(real: Path):
     told = {setting: (value, origin) for setting, value, origin in answer(real, "settings")}
     assert told["step.groups"][0] == "2"
@@ -213,11 +219,11 @@ def test_settings_know_their_origin(real: Path):
 def test_tokens_of_several_turns_meet_their_log_probs(tmp_path: Path):
     folder = new_run(tmp_path / "run")
     turns = [a_turn([1, 2], [3, 4]), a_turn([1, 2, 3, 4, 9], [5, 6, 7]), a_turn([1, 7], [8])]
-    turns[1] = replace(turns[1], output_mask=[1, 0, 1])
+    turns[0], turns[1] = replace(turns[0], output_mask=[0, 1]), replace(turns[1], output_mask=[1, 0, 1])
     rollout = Rollout(completion=[], completion_ids=[3, 4, 5, 6, 7, 8], turns=turns, index=0)
     add_group(folder, 0, [rollout, a_rollout(1, [5, 6, 1])])
     record_once(folder, Database(folder.database))
-    samples = [(0, 0, [-1.0, -2.0, -3.0, -4.0]), (0, 1, [-5.0]), (1, 0, [-6.0, -7.0, -8.0])]
+    samples = [(0, 0, [-1.0, -2.0, -3.0]), (0, 1, [-5.0]), (1, 0, [-6.0, -7.0, -8.0])]
     with duckdb.connect(str(folder.database)) as connection:
         connection.execute("INSERT INTO bases VALUES (0, NULL, 0, 0, false)")
         connection.executemany(
@@ -231,14 +237,13 @@ def test_tokens_of_several_turns_meet_their_log_probs(tmp_path: Path):
         "WHERE rollout_index = 0 ORDER BY ALL",
     )
     assert [tuple(row.values()) for row in told.to_pylist()] == [
-        (0, 0, 0, 3, -1.0),
-        (0, 0, 1, 4, -2.0),
-        (0, 1, 0, 5, -3.0),
-        (0, 1, 2, 7, -4.0),
+        (0, 0, 1, 4, -1.0),
+        (0, 1, 0, 5, -2.0),
+        (0, 1, 2, 7, -3.0),
         (1, 2, 0, 8, -5.0),
     ]
     kept = [[t for t, own in zip(s.tokens, s.trained, strict=True) if own] for s in sequences_of(rollout)]
-    assert kept == [[3, 4, 5, 7], [8]]
+    assert kept == [[4, 5, 7], [8]]
 
 
 def test_a_parameter_that_a_question_does_not_take_is_refused_by_name():

@@ -23,6 +23,7 @@ tokens AS (
         ticket, rollout_index, turn_index, unnest(token_indices) AS token_index, unnest(token_ids) AS token_id,
         unnest(sampler_log_probs) AS sampler_log_prob, unnest(log_probs) AS log_prob, staleness
     FROM trained_turns JOIN widest USING (attempt, step, ticket, rollout_index, sequence_index)
+    WHERE ticket IN (SELECT ticket FROM widest)
 )
 SELECT
     ticket, rollout_index, turn_index, token_index, token_id, sampler_log_prob,

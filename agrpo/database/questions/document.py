@@ -36,7 +36,19 @@ the views called `live_…` leave them out. Ask the views, unless you ask about 
 in the run; groups, rollouts, turns, scores and rewards belong to a ticket and to no attempt. Join on `ticket`, on
 `(ticket, rollout_index)`, or on `(attempt, step)`.
 
-The names of views and of their columns stay; what is added comes at the end.
+The names of views and of their columns stay; what is added comes at the end. `benchmarks/questions.py` times every question
+on a made-up run of a million rollouts.
+
+`agrpo export` writes Parquet, one file a table or view (`--what rollouts,tokens,metrics`, or `all`), sorted by ticket, with a
+card that explains every column. It is of one moment and appears whole or not at all; the run goes on meanwhile.
+
+```python
+import duckdb, polars, datasets
+
+duckdb.sql("SELECT avg(reward) FROM 'exported/rollouts.parquet'")
+polars.scan_parquet("exported/rollouts.parquet").filter(polars.col("status") == "dropped").collect()
+datasets.load_dataset("parquet", data_files="exported/rollouts.parquet")
+```
 """
 
 
