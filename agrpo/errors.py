@@ -12,6 +12,7 @@
     |-- RecordError            bytes that are not a record this version can read
     |-- RunExists              a fresh run was asked for in a folder that holds one
     |-- RunNotFound            no run answers to that name
+    |-- RolloutNotFound        no recorded rollout answers to what was asked for
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
     |-- EngineError            the engine cannot complete or load
@@ -83,6 +84,10 @@ class RunExists(AgrpoError, FileExistsError):
 
 class RunNotFound(AgrpoError, FileNotFoundError):
     """No run answers to that name."""
+
+
+class RolloutNotFound(AgrpoError, LookupError):
+    """No recorded rollout, group or prompt is meant by what was asked for."""
 
 
 class PromptError(AgrpoError, ValueError):

@@ -1,6 +1,6 @@
 """Imports only go down, and each third party has one landlord.
 
-    errors <- records <- config, loading, registry, staleness, tensors, waiting <- rooms
+    errors <- records <- config, loading, log_line, registry, staleness, tensors, waiting <- rooms
     <- instruments, stages, recipes, runs <- quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
@@ -27,6 +27,7 @@ LAYERS = {
     "records": 1,
     "config": 2,
     "loading": 2,
+    "log_line": 2,
     "registry": 2,
     "staleness": 2,
     "tensors": 2,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from agrpo.cli.printing import say
+from agrpo.log_line import read_line
 
 PlainOption = Annotated[
     bool,
@@ -62,9 +63,9 @@ def _follow_in_view(run_url: str) -> None:
 
 def _say_line(stage: str, line: str) -> None:
     """One plain line per step, and whatever asks for attention."""
-    _, level, speaker, message = [*line.split(" ", 3), "", "", "", ""][:4]
-    if level == "INFO" and speaker == "agrpo.stages.learner":
-        say(message)
+    told = read_line(line)
+    if told is not None and told.level == "INFO" and told.speaker == "agrpo.stages.learner":
+        say(told.message)
     _say_warning(stage, line)
 
 

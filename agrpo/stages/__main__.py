@@ -24,6 +24,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 from agrpo.errors import AgrpoError, Stopped, UnknownName
+from agrpo.log_line import write_logs_to
 from agrpo.stages import STAGES, report
 from agrpo.stages.context import StageContext, new_incarnation
 
@@ -89,12 +90,7 @@ def _failed(error: BaseException, pipe: int | None) -> int:
 
 
 def _configure_logging() -> None:
-    logging.basicConfig(
-        stream=sys.stdout,
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    write_logs_to(sys.stdout)
     faulthandler.enable()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,15 @@ POINTS = [
         perf__wall_clock_forwarded_tokens_per_s=2122.4,
     ),
 ]
-NOTICES = [Notice(at=f"16:09:4{second}", level="warning", stage="scorer", text=f"odd {second}") for second in range(9)]
+NOTICES = [
+    Notice(
+        at=datetime(2026, 11, 29, 16, 9, 40 + second).astimezone(),
+        level="warning",
+        stage="scorer",
+        text=f"odd {second}",
+    )
+    for second in range(9)
+]
 
 
 def shown(look: Look, width: int = 80, height: int = 24, encoding: str = "utf-8") -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 from agrpo.instruments.live.notices import FIRST_BYTES, FollowedNotices, notice_of
 from agrpo.queue.run_folder import EventStream, RunFolder
 from tests.database.synthetic import new_run
 
-WARNING = "16:09:42 WARNING agrpo.stages.generator ticket 3: 1 of 8 rollouts failed"
+WARNING = "2026-11-29T16:09:42Z WARNING agrpo.stages.generator ticket 3: 1 of 8 rollouts failed"
 TOLD = "warning: generator: ticket 3: 1 of 8 rollouts failed"
 
 
@@ -26,8 +26,8 @@ def told(followed: FollowedNotices) -> list[str]:
 def test_only_lines_that_ask_for_attention_are_notices():
     notice = notice_of("generator", WARNING)
     assert notice is not None
-    assert (notice.at, str(notice)) == ("16:09:42", TOLD)
-    assert notice_of("learner", "16:09:42 INFO agrpo.stages.learner step 1/4") is None
+    assert (notice.at, str(notice)) == (datetime(2026, 11, 29, 16, 9, 42, tzinfo=UTC), TOLD)
+    assert notice_of("learner", "2026-11-29T16:09:42Z INFO agrpo.stages.learner step 1/4") is None
     assert notice_of("learner", "torch/x.py:3 WARNING of its own kind") is None
     assert notice_of("learner", "") is None
 
@@ -45,7 +45,7 @@ def test_a_line_is_told_once_and_only_when_it_is_whole(tmp_path: Path):
 
 def test_the_last_words_of_a_stage_that_failed_are_told(tmp_path: Path):
     folder = new_run(tmp_path / "run")
-    log_of(folder).write_text("16:09:40 INFO agrpo.stages serving\nerror: EngineError: no answer\n")
+    log_of(folder).write_text("2026-11-29T16:09:40Z INFO agrpo.stages serving\nerror: EngineError: no answer\n")
     assert told(FollowedNotices(folder)) == ["error: generator: EngineError: no answer"]
 
 
@@ -78,6 +78,6 @@ def test_restarts_and_failures_that_the_supervisor_tells_are_notices(tmp_path: P
     assert str(notice) == "warning: scorer: was started again: was killed by SIGKILL"
     event = folder.event("supervisor-a", 1)
     assert event is not None
-    assert notice.at == time.strftime("%H:%M:%S", time.localtime(event.at))
+    assert notice.at == datetime.fromtimestamp(event.at, UTC)
     events.write("stage_failed", stage="learner", pid=2, reason="ended with exit code 1")
     assert told(followed) == ["error: learner: failed: ended with exit code 1"]

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agrpo.database.writer import Database
-from agrpo.instruments.rollout_page.choosing import Pick, RolloutNotFound, find_rollout, groups_of_prompt, pick
+from agrpo.errors import RolloutNotFound
+from agrpo.instruments.rollout_page.choosing import Pick, find_rollout, groups_of_prompt, pick
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.arrow import group_to_arrow
 from agrpo.records.group import RolloutGroup

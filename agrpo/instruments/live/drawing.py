@@ -12,6 +12,7 @@ from agrpo.instruments.diagnosis.finding import NOTHING
 from agrpo.instruments.live.curves import chart, columns_of
 from agrpo.instruments.live.looking import Look, StageWord, State
 from agrpo.instruments.live.measures import MeasureLine, measure_lines, series
+from agrpo.instruments.live.notices import Notice
 from agrpo.instruments.progress import max_steps, seconds_left, share_done
 
 DIM, BOLD = "dim", "bold"
@@ -143,7 +144,7 @@ def _findings(look: Look) -> list[Text]:
 
 def _notices(look: Look) -> list[Text]:
     return [
-        Text.assemble((f"{notice.at} ", DIM), (f"{notice.level} ", ALARM), f"{notice.stage}: {notice.text}")
+        Text.assemble((_clock(notice), DIM), (f"{notice.level} ", ALARM), f"{notice.stage}: {notice.text}")
         for notice in look.notices
     ]
 
@@ -154,3 +155,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _clock(notice: Notice) -> str:
+    """Local time of day, with a space behind it."""
+    return f"{notice.at.astimezone():%H:%M:%S} " if notice.at else ""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
+from agrpo.log_line import read_line
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Event
 
-LEVELS = ("WARNING", "ERROR", "CRITICAL")
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 FIRST_BYTES = 64 * 1024
 """How much of the end of a log is read when watching begins."""
 FIRST_EVENTS = 20
@@ -22,8 +23,8 @@ MOST_BYTES = 4 * 2**20
 class Notice:
     """One warning."""
 
-    at: str
-    """Local time, `HH:MM:SS`."""
+    at: datetime | None
+    """UTC; None where a stage died before it said when."""
     level: str
     """`warning`, `error` or `critical`."""
     stage: str
@@ -35,10 +36,10 @@ class Notice:
 
 def notice_of(stage: str, line: str) -> Notice | None:
     """The warning in a line that a stage printed; None where it holds none."""
-    at, level, _, text = [*line.split(" ", 3), "", "", "", ""][:4]
-    if level not in LEVELS or not _is_time(at):
+    told = read_line(line)
+    if told is None or not told.alarming:
         return None
-    return Notice(at=at, level=level.lower(), stage=stage, text=text)
+    return Notice(at=told.at, level=told.level.lower(), stage=stage, text=told.message)
 
 
 class FollowedNotices:
@@ -55,7 +56,7 @@ class FollowedNotices:
         """Look again; the new ones, oldest first."""
         found = [*self._from_logs(), *self._from_events()]
         self._begun = True
-        return sorted(found, key=lambda notice: notice.at)
+        return sorted(found, key=lambda notice: notice.at or _LONG_AGO)
 
     def _from_logs(self) -> list[Notice]:
         paths = sorted(self._logs.glob("*.log"))
@@ -77,13 +78,14 @@ class FollowedNotices:
             data = log.read()
         whole = data.rpartition(b"\n")[0]
         self._read_to[path] = begin + (len(whole) + 1 if whole else 0)
-        stage, last_at, found = _stage_of(path), "", list[Notice]()
+        stage, last_at, found = _stage_of(path), None, list[Notice]()
         for line in whole.decode(errors="replace").splitlines():
             notice = notice_of(stage, line)
             if notice is None and line.startswith("error: "):
                 # A stage's last line, which has no time of its own.
                 notice = Notice(at=last_at, level="error", stage=stage, text=line.removeprefix("error: "))
-            last_at = line[:8] if _is_time(line[:8]) else last_at
+            told = read_line(line)
+            last_at = told.at if told else last_at
             found += [] if notice is None else [notice]
         return found
 
@@ -106,15 +108,11 @@ def _notice_of_event(event: Event) -> Notice | None:
         return None
     failed = event.kind == "stage_failed"
     return Notice(
-        at=time.strftime("%H:%M:%S", time.localtime(event.at)),
+        at=datetime.fromtimestamp(event.at, UTC),
         level="error" if failed else "warning",
         stage=str(event.payload.get("stage", event.stream)),
         text=f"{'failed' if failed else 'was started again'}: {event.payload.get('reason', 'no reason given')}",
     )
-
-
-def _is_time(word: str) -> bool:
-    return len(word) == 8 and word[2] == word[5] == ":"
 
 
 def _stage_of(path: Path) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
 
 from agrpo.database.queries import connect
-from agrpo.errors import AgrpoError
+from agrpo.errors import RolloutNotFound
 from agrpo.instruments.rollout_page.reading import filled, rows_of
 from agrpo.records.prompt import Message
 
@@ -50,10 +50,6 @@ _PROMPT_GROUPS = f"""
     ORDER BY ticket DESC LIMIT $count
 """
 _FAILED = "('engine_error', 'timeout', 'tool_error')"
-
-
-class RolloutNotFound(AgrpoError, LookupError):
-    """No recorded rollout, group or prompt is meant by what was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
