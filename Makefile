@@ -62,7 +62,7 @@ spec: install ## Which rows of docs/spec a test claims, and which none does
 	@$(BIN)/python tests/spec_coverage.py
 
 ui: install ## Prefect's pages at http://127.0.0.1:4200, on the history kept in .prefect
-	@$(PREFECT) $(BIN)/prefect server start --host $(HOST) --port $(PORT)
+	@$(PREFECT) PREFECT_UI_API_URL="http://$(HOST):$(PORT)/api" $(BIN)/prefect server start --host $(HOST) --port $(PORT)
 
 clean: ## Remove the environment and every cache; runs/ and .prefect/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

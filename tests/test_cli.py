@@ -115,3 +115,15 @@ def test_an_unknown_run_is_named_with_those_there_are(finished: Path):
 @pytest.mark.parametrize("command", ["quickstart", "train", "resume", "runs", "sql", "check"])
 def test_every_command_has_help(command: str):
     assert "Usage" in agrpo(command, "--help").stdout.decode()
+
+
+def test_record_builds_a_database_again_that_is_gone_or_not_wanted(finished: Path):
+    run = finished / "small"
+    ask = ("sql", str(run), "SELECT count(*) AS rollouts FROM rollouts")
+    before = agrpo(*ask).stdout
+    (run / "run.duckdb").unlink()
+    assert b"records added" in agrpo("record", str(run)).stdout
+    assert agrpo(*ask).stdout == before
+    assert agrpo("record", str(run)).stdout.startswith(b"0 records added")
+    assert not agrpo("record", str(run), "--afresh").stdout.startswith(b"0 records")
+    assert agrpo(*ask).stdout == before

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from agrpo.database.advice import advised
 from agrpo.database.opening import open_patiently
+from agrpo.database.schema import VERSION
 from agrpo.errors import DatabaseError
 
 DEADLINE_SECONDS = 30.0
@@ -29,22 +30,29 @@ def connect(
     """A read-only connection to a run's database, given as its file, the run's local folder, or a `RunFolder`.
 
     Close it soon: while it is open the recorder cannot write (the run itself goes on). Times are shown in UTC. Raises
-    `DatabaseBusy` where the file stays locked past the deadline, `DatabaseError` where there is none to read.
+    `DatabaseBusy` where the file stays locked past the deadline, `DatabaseError` where there is none to read, or one of
+    another schema version.
     """
     path = _file_of(path_or_run)
     if not path.exists():
         raise DatabaseError(
             f"{path} does not exist; the recorder makes it within recorder.every_seconds of its start, for a run that "
-            "has ended too: `python -m agrpo.stages recorder RUN`"
+            "has ended too: `agrpo record RUN`"
         )
     try:
         connection = open_patiently(path, read_only=True, deadline_seconds=deadline_seconds)
         connection.execute("SET TimeZone = 'UTC'")
+        found = connection.execute("SELECT version FROM schema_info").fetchall()
     except duckdb.Error as error:
         raise DatabaseError(
-            f"{path} cannot be read: {error}; delete it, and the recorder builds it again: "
-            "`python -m agrpo.stages recorder RUN`"
+            f"{path} cannot be read as a run's database: {error}; `agrpo record RUN --afresh` builds it again"
         ) from error
+    if found != [(VERSION,)]:
+        connection.close()
+        raise DatabaseError(
+            f"{path} has schema version {found[0][0] if found else None}, this agrpo reads {VERSION}; `agrpo record RUN` builds it again "
+            "from the run's folder"
+        )
     return connection
 
 

@@ -51,6 +51,16 @@ class Database:
                     self._ledger = self._read_ledger()
         return self._ledger
 
+    def delete(self) -> None:
+        """Delete the file, once nobody has it open. Raises `DatabaseBusy` or `DatabaseError`."""
+        with self._translated():
+            if self.path.exists():
+                with contextlib.suppress(duckdb.Error), self._connect():
+                    pass
+                self.path.unlink()
+            _log_of(self.path).unlink(missing_ok=True)
+        self._ledger = None
+
     def append(self, tables: Mapping[str, pa.Table], entries: Sequence[Entry]) -> bool:
         """Write rows and the ledger entries they come from, all or nothing, durably.
 

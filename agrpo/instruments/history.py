@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,8 @@ class FollowedHistory:
             attempt=done.attempt,
             finished_at=done.finished_at,
             num_prompts=done.num_prompts,
-            metrics=done.metrics,
+            # Thousands of steps repeat some sixty names.
+            metrics={sys.intern(name): value for name, value in done.metrics.items()},
         )
 
 

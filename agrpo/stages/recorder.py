@@ -128,7 +128,7 @@ class _Recorder:
         if stopped_at is not None and time.monotonic() - stopped_at > LAST_PASS_SECONDS:
             raise DatabaseError(
                 f"{self._what_is_left()} not recorded {LAST_PASS_SECONDS:.0f} s after the end of the run: {error}. "
-                f"They are safe; `python -m agrpo.stages recorder {self.folder.url}` records them"
+                f"They are safe; `agrpo record {self.folder.url}` records them"
             ) from error
         if stopped_at is None:
             self.folder.beat(self.context.stage, "the database")

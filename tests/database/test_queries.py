@@ -57,7 +57,7 @@ def test_a_query_without_rows_keeps_its_columns(path):
 def test_no_database_yet_is_said_with_what_makes_one(tmp_path):
     with pytest.raises(
         DatabaseError,
-        match=r"run\.duckdb does not exist; the recorder makes it .* `python -m agrpo.stages recorder RUN`",
+        match=r"run\.duckdb does not exist; the recorder makes it .* `agrpo record RUN`",
     ):
         connect(tmp_path)
 
@@ -74,7 +74,7 @@ def test_bad_sql_is_our_error_with_the_reason(path):
 
 def test_a_damaged_file_is_said_with_what_to_do(path):
     path.write_bytes(b"damaged")
-    with pytest.raises(DatabaseError, match="delete it, and the recorder"):
+    with pytest.raises(DatabaseError, match="record RUN --afresh` builds it again"):
         connect(path)
 
 
@@ -99,3 +99,17 @@ def test_the_recorder_of_this_process_is_waited_for(path):
 def test_import_agrpo_loads_no_duckdb():
     program = "import agrpo, sys; assert 'duckdb' not in sys.modules; agrpo.connect; assert 'duckdb' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_file_of_another_schema_is_refused_with_what_to_do(path):
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("UPDATE schema_info SET version = 1")
+    with pytest.raises(DatabaseError, match=rf"schema version 1, this agrpo reads {VERSION}; `agrpo record RUN`"):
+        connect(path)
+
+
+def test_a_database_that_is_not_a_runs_is_refused(tmp_path):
+    with duckdb.connect(str(tmp_path / "other.duckdb")) as connection:
+        connection.execute("CREATE TABLE schema_of_others (version INTEGER)")
+    with pytest.raises(DatabaseError, match="cannot be read as a run's database"):
+        connect(tmp_path / "other.duckdb")

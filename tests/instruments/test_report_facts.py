@@ -9,7 +9,6 @@ import pytest
 
 from agrpo.database.queries import connect, query
 from agrpo.database.writer import Database
-from agrpo.errors import DatabaseError
 from agrpo.instruments.report.counts import EventKind, Fate, StalenessBar
 from agrpo.instruments.report.curves import read_axis, read_drops, read_measures, read_reward_band
 from agrpo.instruments.report.facts import RunFacts, read_facts
@@ -169,15 +168,6 @@ def test_the_most_improved_prompt_came_in_both_halves_of_the_run(tmp_path: Path)
         (2, 0),
         (2, 1),
     ]
-
-
-def test_a_database_of_another_schema_is_refused_with_what_to_do(tmp_path: Path):
-    folder = small_run(tmp_path / "run")
-    record_once(folder, Database(folder.database))
-    with duckdb.connect(str(folder.database)) as connection:
-        connection.execute("UPDATE schema_info SET version = 1")
-    with pytest.raises(DatabaseError, match=r"schema version 1, .* recorder RUN"):
-        read_facts(folder)
 
 
 def test_settings_that_were_given_are_told_with_their_origin():

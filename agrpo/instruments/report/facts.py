@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agrpo.database.queries import HasDatabase, connect
-from agrpo.database.schema import VERSION
-from agrpo.errors import DatabaseError
 from agrpo.instruments.diagnosis import Finding, diagnose
 from agrpo.instruments.history import recorded_history
 from agrpo.instruments.report import counts, curves, story
@@ -124,10 +122,9 @@ class RunFacts:
 def read_facts(run: str | Path | HasDatabase) -> RunFacts:
     """Ask a run's database everything at once, so that all numbers are of one moment.
 
-    Raises as `database.queries.connect`, and `DatabaseError` for a file of another schema version.
+    Raises as `database.queries.connect`.
     """
     with closing(connect(run)) as connection:
-        _refuse_other_schema(connection)
         document = json.loads(str(ask_one(connection, "SELECT document FROM runs")["document"]))
         axis = curves.read_axis(connection)
         return RunFacts(
@@ -147,15 +144,6 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
             findings=tuple(diagnose(recorded_history(run), document["settings"]["tree"])),
             event_kinds=counts.read_event_kinds(connection),
             events=counts.read_events(connection),
-        )
-
-
-def _refuse_other_schema(connection: DuckDBPyConnection) -> None:
-    version = ask_one(connection, "SELECT version FROM schema_info")["version"]
-    if version != VERSION:
-        raise DatabaseError(
-            f"the run's database has schema version {version}, and a report asks version {VERSION}; build it again from "
-            "the run's folder: `python -m agrpo.stages recorder RUN`"
         )
 
 
