@@ -11,6 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 
 from agrpo.records.progress import Plan, RowFacts, SampleOutcome, StepTimings
@@ -72,10 +73,14 @@ def said(measures: Mapping[str, float | None]) -> dict[str, float]:
 def measure_step(facts: StepFacts) -> dict[str, float]:
     """All measures of a step, by documented name: what the `measure` of every family says."""
     measures: dict[str, float | None] = {}
-    for page in pkgutil.iter_modules(__path__):
-        if page.name not in _NO_FAMILY:
-            measures.update(importlib.import_module(f"{__name__}.{page.name}").measure(facts))
+    for name in _families():
+        measures.update(importlib.import_module(f"{__name__}.{name}").measure(facts))
     return said(measures)
+
+
+@cache
+def _families() -> list[str]:
+    return [page.name for page in pkgutil.iter_modules(__path__) if page.name not in _NO_FAMILY]
 
 
 __all__ = ["StepFacts", "mean", "measure_step", "ratio", "said", "weighted_mean"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from statistics import fmean, stdev
+from statistics import fmean
 
 from agrpo.metrics import StepFacts, mean
 from agrpo.records.score import Mark, ScoredGroup
@@ -48,8 +48,14 @@ def _by_name(facts: StepFacts) -> dict[str, float | None]:
 
 def _group_std(facts: StepFacts, values: Mapping[int, list[float]]) -> float | None:
     """Sample standard deviation inside each group, by ticket, averaged over trained samples."""
-    spreads = {ticket: stdev(own) for ticket, own in values.items() if len(own) > 1}
+    spreads = {ticket: _std(own) for ticket, own in values.items() if len(own) > 1}
     return mean(spreads[sample.ticket] for sample in facts.samples if sample.ticket in spreads)
+
+
+def _std(values: list[float]) -> float:
+    """Sample standard deviation, without the exact fractions of `statistics`, which cost ten times as much."""
+    center = fmean(values)
+    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
 
 
 def _numbers(rewards: Iterable[float]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agrpo.records.pace import Pace
@@ -62,7 +63,7 @@ class RolloutGroup:
     def completions_ids(self) -> list[list[int]]:
         return [rollout.completion_ids for rollout in self.rollouts]
 
-    @property
+    @cached_property
     def completions_sequences(self) -> list[list[TokenSequence]]:
         return [sequences_of(rollout) for rollout in self.rollouts]
 

@@ -15,7 +15,7 @@ from agrpo.config import RunConfig
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.policy.determinism import seed_draws
 from agrpo.policy.digest import digest_of, tensor_digests
-from agrpo.policy.update import UpdateOutcome, update
+from agrpo.policy.update import RowOutcome, UpdateOutcome, update
 from agrpo.records.batch import Row
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Done, Plan, RowFacts, SampleOutcome
@@ -153,48 +153,67 @@ def _seen_samples(plan: Plan, samples: list[Sample], rows: list[Row], outcome: U
     """What each sample looked like to the learner, in the plan's order."""
     found: dict[int, _SeenSample] = {}
     for micro_batch, (numbers, row) in enumerate(zip(plan.rows, rows, strict=True)):
-        seen = outcome.rows[micro_batch]
-        for place, number in enumerate(numbers):
-            tokens, sample = row.sample == place, samples[number]
-            found[number] = _SeenSample(
-                outcome=_sample_outcome(
-                    sample,
-                    micro_batch,
-                    difference=np.abs(seen.logprobs[tokens] - row.sampler_logprobs[tokens]),
-                    entropy=seen.entropy[tokens],
-                    measures={name: values[tokens] for name, values in seen.measures.items()},
-                ),
-                tokens=TrainedTokens(
-                    ticket=sample.ticket,
-                    rollout_index=sample.rollout_index,
-                    sequence_index=sample.sequence_index,
-                    log_probs=seen.logprobs[tokens],
-                    entropies=seen.entropy[tokens],
-                ),
-            )
+        own = [samples[number] for number in numbers]
+        found.update(zip(numbers, _seen_in_row(micro_batch, own, row, outcome.rows[micro_batch]), strict=True))
     return [found[number] for number in range(len(samples))]
 
 
-def _sample_outcome(
-    sample: Sample, micro_batch: int, *, difference: np.ndarray, entropy: np.ndarray, measures: dict[str, np.ndarray]
-) -> SampleOutcome:
-    ratio = measures["importance_ratio"]
-    return SampleOutcome(
-        ticket=sample.ticket,
-        rollout_index=sample.rollout_index,
-        sequence_index=sample.sequence_index,
-        micro_batch=micro_batch,
-        advantage=sample.advantage,
-        staleness=sample.staleness,
-        num_tokens=len(sample.sequence.tokens),
-        num_trained_tokens=sample.sequence.num_trained,
-        entropy_mean=float(entropy.mean()),
-        logprob_difference_mean=float(difference.mean()),
-        logprob_difference_max=float(difference.max()),
-        ratio_min=float(ratio.min()),
-        ratio_mean=float(ratio.mean()),
-        ratio_max=float(ratio.max()),
-        masked_share=float(measures["masked"].mean()),
-        clipped_low_share=float(measures["clipped_low"].mean()),
-        clipped_high_share=float(measures["clipped_high"].mean()),
-    )
+def _seen_in_row(micro_batch: int, samples: list[Sample], row: Row, seen: RowOutcome) -> list[_SeenSample]:
+    of = TokensOf(row)
+    difference = np.abs(seen.logprobs - row.sampler_logprobs)
+    ratio, measures = seen.measures["importance_ratio"], seen.measures
+    numbers = {
+        "entropy_mean": of.mean(seen.entropy),
+        "logprob_difference_mean": of.mean(difference),
+        "logprob_difference_max": of.each(np.maximum, difference),
+        "ratio_min": of.each(np.minimum, ratio),
+        "ratio_mean": of.mean(ratio),
+        "ratio_max": of.each(np.maximum, ratio),
+        "masked_share": of.mean(measures["masked"]),
+        "clipped_low_share": of.mean(measures["clipped_low"]),
+        "clipped_high_share": of.mean(measures["clipped_high"]),
+    }
+    log_probs, entropies = of.split(seen.logprobs), of.split(seen.entropy)
+    return [
+        _SeenSample(
+            outcome=SampleOutcome(
+                ticket=sample.ticket,
+                rollout_index=sample.rollout_index,
+                sequence_index=sample.sequence_index,
+                micro_batch=micro_batch,
+                advantage=sample.advantage,
+                staleness=sample.staleness,
+                num_tokens=len(sample.sequence.tokens),
+                num_trained_tokens=len(log_probs[place]),
+                **{name: values[place] for name, values in numbers.items()},
+            ),
+            tokens=TrainedTokens(
+                ticket=sample.ticket,
+                rollout_index=sample.rollout_index,
+                sequence_index=sample.sequence_index,
+                log_probs=log_probs[place],
+                entropies=entropies[place],
+            ),
+        )
+        for place, sample in enumerate(samples)
+    ]
+
+
+class TokensOf:
+    """The trained tokens of a row by sample: what is said of tokens, `[N]`, told of each of the `S` samples."""
+
+    def __init__(self, row: Row) -> None:
+        self._order = np.argsort(row.sample, kind="stable")
+        self._counts = np.bincount(row.sample, minlength=row.num_samples)
+        assert self._counts.all(), "a sample without a trained token is no sample of a plan"
+        self._starts = np.cumsum(self._counts) - self._counts
+
+    def each(self, reduction: np.ufunc, values: np.ndarray) -> list[float]:
+        return reduction.reduceat(values[self._order].astype(np.float64), self._starts).tolist()
+
+    def mean(self, values: np.ndarray) -> list[float]:
+        return (np.add.reduceat(values[self._order].astype(np.float64), self._starts) / self._counts).tolist()
+
+    def split(self, values: np.ndarray) -> list[np.ndarray]:
+        """The values of each sample's tokens, in their order."""
+        return np.split(values[self._order], self._starts[1:])

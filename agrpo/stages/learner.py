@@ -7,6 +7,7 @@ touched, a done record before the version it publishes, and an attempt before an
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import Counter
 from dataclasses import replace
@@ -33,6 +34,8 @@ from agrpo.stages.shelf import ConsumedTickets, Shelf
 from agrpo.stages.succession import Inheritance, accede, begin_attempt, check_fence, done_of, plan_of
 
 logger = logging.getLogger(__name__)
+
+BEAT_SECONDS = 1.0
 
 
 def run(context: StageContext) -> None:
@@ -65,6 +68,9 @@ class _Learner:
         """Consumed groups that took no place of a step."""
         self.num_updates = 0
         self.untrained_in_a_row = 0
+        self.waited = False
+        """The last word was that something is waited for."""
+        self.told_at = -math.inf
 
     def learn(self) -> None:
         inheritance = begin_attempt(self.folder)
@@ -86,7 +92,7 @@ class _Learner:
             prompts_per_epoch=self.prompts_per_epoch,
             stop=self.context.stop,
             tell=self.run_ahead.tell,
-            beat=lambda what, seconds: self.folder.beat("learner", what, seconds),
+            beat=self._beat,
         )
         for plan in adopted:
             self._finish(plan, self._material(plan))
@@ -227,10 +233,17 @@ class _Learner:
             self.keeper.publish(plan.publish, plan.step)
         self.run_ahead.step_consumed(material.consumed, plan.num_replaced)
         self.run_ahead.tell(set())
-        self.folder.beat("learner", None)
+        self._beat(None)
         logger.info(progress_line(done.step, done.metrics, self.config.stop.max_steps))
         if self.keeper.checkpoint_is_due():
             self.keeper.write_checkpoint(self._state())
+
+    def _beat(self, waiting_for: str | None, waited_seconds: float = 0.0) -> None:
+        """Say what is waited for; that nothing is, at once after a wait and then once a second."""
+        now = time.monotonic()
+        if waiting_for is not None or self.waited or now - self.told_at >= BEAT_SECONDS:
+            self.waited, self.told_at = waiting_for is not None, now
+            self.folder.beat("learner", waiting_for, waited_seconds)
 
     def _count(self, plan: Plan) -> None:
         """Take a done plan into the run's counters."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -146,3 +147,15 @@ def test_an_empty_folder_is_never_published(tmp_path: Path):
     store = LocalFilesystem(tmp_path)
     with pytest.raises(AssertionError, match="is empty"):
         store.put_folder("weights/1", store.scratch())
+
+
+def test_a_loss_of_power_may_bring_back_an_older_hint_and_nothing_else(tmp_path, monkeypatch):
+    filesystem, confirmed = LocalFilesystem(tmp_path), []
+    filesystem.put("hint/a.json", b"0", exclusive=False)
+    filesystem.put("plans/a.json", b"0")
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (confirmed.append(stat.S_ISDIR(os.fstat(file).st_mode)), fsync(file)))
+    filesystem.put("hint/a.json", b"1", exclusive=False)
+    assert confirmed == [False]
+    filesystem.put("plans/b.json", b"1")
+    assert confirmed == [False, False, True]

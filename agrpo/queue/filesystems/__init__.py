@@ -25,7 +25,7 @@ class Filesystem(Protocol):
     """What `open_filesystem` opens again: an absolute path where it is local."""
 
     def put(self, key: str, data: bytes | memoryview | pa.Buffer, *, exclusive: bool = True) -> bool:
-        """Publish the object whole. Durable on return.
+        """Publish the object whole. Durable on return; what is overwritten may be an older one after a loss of power.
 
         False: it exists already and `exclusive` was asked for. Of any number of writers exactly one gets True, and the
         object is the winner's. Raises `StoreFull` or `StoreReadOnly` with nothing written.

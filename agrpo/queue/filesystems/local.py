@@ -53,7 +53,7 @@ class LocalFilesystem:
                 published = _link(unfinished, target) if exclusive else _replace(unfinished, target)
             finally:
                 unfinished.unlink(missing_ok=True)
-            if published:
+            if published and exclusive:  # what is overwritten may be an older one after a loss of power, but whole
                 _make_durable(target.parent)
             return published
 
