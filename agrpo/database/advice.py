@@ -8,8 +8,6 @@ from collections import defaultdict
 
 import duckdb
 
-from agrpo.database.schema import VERSION
-
 WHERE_NAMES_ARE = (
     "`FROM schema_relations` lists tables and views, `FROM schema_columns` their columns; docs/sql.md has all"
 )
@@ -23,10 +21,10 @@ def advised(connection: duckdb.DuckDBPyConnection, error: duckdb.Error) -> str:
     message = str(error)
     if relation := _RELATION.search(message):
         found = _near(relation[1], _relations(connection))
-        return "\n".join([message.partition("\nDid you mean")[0], *found, *_age(connection), WHERE_NAMES_ARE])
+        return "\n".join([message.partition("\nDid you mean")[0], *found, WHERE_NAMES_ARE])
     if column := _COLUMN.search(message):
         found = _near(column[1].rpartition(".")[2], _columns(connection))
-        return "\n".join([message, *found, *_age(connection), WHERE_NAMES_ARE])
+        return "\n".join([message, *found, WHERE_NAMES_ARE])
     return f"{message}\n{WHERE_NAMES_ARE}"
 
 
@@ -48,16 +46,3 @@ def _columns(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
     for column, relation in connection.execute(sql).fetchall():
         homes[column].append(relation)
     return {column: f" (in {', '.join(found[:3])}{', …' if len(found) > 3 else ''})" for column, found in homes.items()}
-
-
-def _age(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """What to do where the file is of an older schema, which had fewer names."""
-    if not connection.execute("FROM duckdb_tables() WHERE table_name = 'schema_info'").fetchall():
-        return ["this is not a database of agrpo's"]
-    ((version,),) = connection.execute("SELECT version FROM schema_info").fetchall()
-    if version == VERSION:
-        return []
-    return [
-        f"this file has schema version {version}, this agrpo asks version {VERSION}: "
-        "`python -m agrpo.stages recorder RUN` builds it again"
-    ]

@@ -41,7 +41,7 @@ consumed AS (
 ),
 consumed_rollouts AS (
     SELECT
-        step, ticket, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, stop_reason = 'stop' AS ended,
+        step, ticket, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
         num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize
     FROM rollouts
     JOIN scores USING (ticket, rollout_index)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 
 from agrpo.metrics import StepFacts
-from agrpo.records.rollout import StopReason
 
 
 def measure(facts: StepFacts) -> dict[str, float]:
@@ -18,17 +17,17 @@ def measure(facts: StepFacts) -> dict[str, float]:
     ended: list[int] = []
     duplicates: list[bool] = []
     for group in facts.consumed:
-        for prompted, length, reason, duplicate in zip(
+        for prompted, length, terminated, duplicate in zip(
             group.num_prompt_tokens,
             group.num_completion_tokens,
-            group.stop_reasons,
+            group.terminated,
             group.duplicates,
             strict=True,
         ):
             if prompted:
                 lengths.append(length)
                 duplicates.append(duplicate)
-                if reason is StopReason.STOP:
+                if terminated:
                     ended.append(length)
     if not lengths:
         return {}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agrpo.records.pace import Pace
-from agrpo.records.rollout import StopReason
 
 
 class Mark(StrEnum):
@@ -69,7 +68,8 @@ class ScoredGroup:
     """Generated tokens of all turns."""
     num_forwarded_tokens: list[int] = field(default_factory=list)
     """Tokens of all training sequences of the rollout."""
-    stop_reasons: list[StopReason] = field(default_factory=list)
+    terminated: list[bool] = field(default_factory=list)
+    """Whether the model ended the rollout's last turn itself."""
     duplicates: list[bool] = field(default_factory=list)
     """Whether an earlier rollout of the group has the same tokens."""
     num_turns: list[int] = field(default_factory=list)

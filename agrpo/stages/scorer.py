@@ -143,7 +143,7 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         num_prompt_tokens=[len(rollout.turns[0].prompt_ids) if rollout.turns else 0 for rollout in group.rollouts],
         num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
         num_forwarded_tokens=[sum(len(sequence.tokens) for sequence in own) for own in sequences],
-        stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
+        terminated=[rollout.terminated for rollout in group.rollouts],
         duplicates=duplicates,
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[sum(sequence.num_trained > 0 for sequence in own) for own in sequences],

@@ -143,7 +143,7 @@ def add_scores(
         num_prompt_tokens=[3 if rollout.turns else 0 for rollout in group.rollouts],
         num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
         num_forwarded_tokens=[sum(len(own.tokens) for own in sequences_of(rollout)) for rollout in group.rollouts],
-        stop_reasons=[rollout.stop_reason for rollout in group.rollouts],
+        terminated=[rollout.terminated for rollout in group.rollouts],
         duplicates=[False] * len(rewards),
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[len(sequences_of(rollout)) for rollout in group.rollouts],

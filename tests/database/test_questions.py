@@ -290,10 +290,3 @@ def test_wrong_names_are_told_with_the_nearest_and_where_all_are(made_up: Path):
         query(made_up, "FROM rollout")
     with pytest.raises(DatabaseError, match=r"(?s)did you mean drop_reason \(in live_step_groups, step_groups\)"):
         query(made_up, "SELECT dropreason FROM step_groups")
-
-
-def test_an_older_file_says_so_where_a_name_is_missing(tmp_path: Path):
-    with duckdb.connect(str(tmp_path / "run.duckdb")) as connection:
-        connection.execute("CREATE TABLE schema_info AS SELECT 1 AS version")
-    with pytest.raises(DatabaseError, match="schema version 1, this agrpo asks version"):
-        query(tmp_path / "run.duckdb", "FROM prompts")

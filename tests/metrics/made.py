@@ -8,7 +8,6 @@ from typing import Any
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.records.pace import Pace
 from agrpo.records.progress import Drop, DropReason, Plan, RowFacts, SampleOutcome, StepTimings
-from agrpo.records.rollout import StopReason
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 
 
@@ -42,7 +41,7 @@ def scored(
         num_prompt_tokens=[2 if length else 0 for length in lengths],
         num_completion_tokens=lengths,
         num_forwarded_tokens=[length + 2 if length else 0 for length in lengths],
-        stop_reasons=[StopReason.STOP if length else StopReason.ENGINE_ERROR for length in lengths],
+        terminated=[length > 0 for length in lengths],
         duplicates=[False] * size,
         num_turns=lists.get("turns", [1 if length else 0 for length in lengths]),
         num_sequences=lists.get("sequences", [1 if length else 0 for length in lengths]),

@@ -69,7 +69,7 @@ def test_scores_come_back_as_they_were():
         num_prompt_tokens=[2, 2],
         num_completion_tokens=[2, 0],
         num_forwarded_tokens=[4, 0],
-        stop_reasons=[StopReason.STOP, StopReason.TIMEOUT],
+        terminated=[True, False],
         duplicates=[False, False],
         num_turns=[1, 2],
         num_sequences=[1, 0],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from agrpo.records.rollout import StopReason
 from agrpo.records.score import Mark, Score, fills_step
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
@@ -41,6 +43,19 @@ def test_a_rollout_nobody_judged_has_reward_nan():
 def test_a_rollout_equal_to_an_earlier_one_is_a_duplicate():
     group = a_group(0, lengths=(1, 1, 4))
     assert scored_group(group, [judged("one", 1.0, 1.0, 0.0, 0.0)], 64).duplicates == [False, True, False]
+
+
+@pytest.mark.spec("A-285")
+def test_whether_a_rollout_was_cut_is_said_by_its_last_turn():
+    first, second = (a_group(0, lengths=(3, 3)).rollouts[index].turns[0] for index in (0, 1))
+    cut = replace(second, stop_reason=StopReason.LENGTH)
+    turns_of = ([cut, first], [first, cut])
+    rollouts = [
+        replace(rollout, turns=turns, stop_reason=StopReason.MAX_TURNS)
+        for rollout, turns in zip(a_group(0).rollouts, turns_of, strict=True)
+    ]
+    group = replace(a_group(0), rollouts=rollouts)
+    assert scored_group(group, [judged("one", 1.0, 1.0, 0.0)], 64).terminated == [True, False]
 
 
 def test_lengths_are_in_tokens():
