@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from agrpo.cli import commands
 from agrpo.config import resolve
 from agrpo.runs import prepare
 from tests.stages.walk import Walk, settings
@@ -112,7 +114,7 @@ def test_an_unknown_run_is_named_with_those_there_are(finished: Path):
     assert "small" in told
 
 
-@pytest.mark.parametrize("command", ["quickstart", "train", "resume", "runs", "sql", "check"])
+@pytest.mark.parametrize("command", [page.name for page in pkgutil.iter_modules(commands.__path__)])
 def test_every_command_has_help(command: str):
     assert "Usage" in agrpo(command, "--help").stdout.decode()
 

@@ -19,6 +19,7 @@ app = typer.Typer(
     "A run is a folder: its rollouts, its write-ahead log, its weights, and a database to ask in SQL while it goes on.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
