@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,13 +43,13 @@ class Topic:
 
     def numbers(self, start: int = 0) -> list[int]:
         """The published slots from `start` on, ascending. Shards wholly below `start` are not listed."""
-        return [
-            number
-            for shard in self.filesystem.list(self.name)
-            if shard >= shard_of(start)
-            for name in self.filesystem.list(f"{self.name}/{shard}")
-            if (number := int(name.removesuffix(_ENDING))) >= start
-        ]
+        first = f"{start:012d}"  # names are as long as each other and sort as their numbers
+        found: list[int] = []
+        for shard in self.filesystem.list(self.name):
+            if shard >= shard_of(start):
+                names = self.filesystem.list(f"{self.name}/{shard}")
+                found += [int(name[: -len(_ENDING)]) for name in names[bisect_left(names, first) :]]
+        return found
 
     def key(self, number: int) -> str:
         """Where the slot lies in the run."""

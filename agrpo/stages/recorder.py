@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 """Between two tries while the database cannot be written."""
 LAST_PASS_SECONDS = 60.0
 """How long after the stop the last rows may take."""
+NICENESS = 10
+"""Where cores are scarce, the stages that are recorded go first: nothing of a run waits for its database."""
 SHARE = 0.02
 """Of one core: the most that recording takes from the stages it records, while `LONGEST_REST_SECONDS` allows it."""
 LONGEST_REST_SECONDS = 10.0
@@ -44,6 +47,7 @@ LONGEST_LAG = 64
 
 def run(context: StageContext) -> None:
     """Record until asked to stop, and then all that was written before. Raises `DatabaseError` if that cannot be."""
+    os.nice(NICENESS)
     folder = RunFolder.open(context.run_url)
     settings = RecorderSection(**load_settings(folder.document()).tree.get("recorder", {}))
     _Recorder(context, folder, settings).record()

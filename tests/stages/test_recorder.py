@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -262,7 +263,7 @@ def test_the_recorder_says_that_it_lives(run_url):
     assert [(beat["stage"], beat["waiting_for"]) for beat in folder.beats()] == [("recorder", None)]
 
 
-def test_the_stage_as_a_process_records_all_before_it_ends(tmp_path):
+def test_the_stage_as_a_process_lets_others_go_first_and_records_all_before_it_ends(tmp_path):
     folder = new_run(tmp_path / "run")
     command = [sys.executable, "-m", "agrpo.stages", "recorder", folder.url]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -270,6 +271,7 @@ def test_the_stage_as_a_process_records_all_before_it_ends(tmp_path):
             time.sleep(0.01)
         for ticket in range(3):
             add_group(folder, ticket)
+        assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + recorder.NICENESS
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     assert process.returncode == 0, output

@@ -106,7 +106,7 @@ class LocalFilesystem:
         path = self._path(prefix)
         with _explained("read", path):
             try:
-                return sorted(name for name in os.listdir(path) if not name.startswith("."))
+                return sorted(name for name in os.listdir(path) if name[0] != ".")
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
