@@ -1,6 +1,7 @@
 """Tokens per CPU-second of the transformers engine, as a ratio to `generate` of transformers, on a tiny model.
 
-    python benchmarks/engine_throughput.py [--rounds 5]
+    python benchmarks/engine_throughput.py              three rounds
+    python benchmarks/engine_throughput.py --rounds 9   more of them, where the machine is busy
 
 One torch thread; 32 prompts of 22 tokens, 8 completions of 20 tokens each. CPU time, so that other work on the machine
 disturbs little; the ways take turns, and the median of the rounds counts.
@@ -19,6 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from stand.runs import load_average
+from stand.tables import bar, print_table
 from transformers import GenerationConfig, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging
 
@@ -34,16 +37,19 @@ Way = Callable[[], Awaitable[int]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="turns that each way takes, after one that does not count (3)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         model = tiny_model(Path(folder))
         speeds = asyncio.run(measured(model, Path(folder), arguments.rounds))
-    for name, speed in speeds.items():
-        print(f"{name:42s} {speed:8.0f} tokens per CPU-second   {speed / speeds[GENERATE]:5.2f} x generate")
+    print(f"{load_average()}\n")
+    rows = [[name, f"{speed:.0f}", f"{speed / speeds[GENERATE]:.2f}"] for name, speed in speeds.items()]
+    print_table(["way", "tokens/CPU-second", "of generate"], rows)
 
 
 def tiny_model(folder: Path) -> PreTrainedModel:
@@ -72,10 +78,15 @@ async def measured(model: PreTrainedModel, folder: Path, rounds: int) -> dict[st
     try:
         await engine.load(folder, 0)
         ways = ways_of(engine, model)
-        speeds = [{name: await speed_of(way) for name, way in ways.items()} for _ in range(rounds + 1)][1:]
+        speeds: dict[str, list[float]] = {name: [] for name in ways}
+        with bar("engine", (rounds + 1) * len(ways)) as progress:
+            for _ in range(rounds + 1):
+                for name, way in ways.items():
+                    speeds[name].append(await speed_of(way))
+                    progress.advance(name)
     finally:
         await engine.close()
-    return {name: statistics.median(each[name] for each in speeds) for name in ways}
+    return {name: statistics.median(found[1:]) for name, found in speeds.items()}
 
 
 def ways_of(engine: Engine, model: PreTrainedModel) -> dict[str, Way]:

@@ -1,4 +1,6 @@
-"""One learner step on a batch like the quickstart's, packed and padded: `python benchmarks/learner_step.py [rounds]`.
+"""One learner step on a batch like the quickstart's, packed and padded.
+
+    python benchmarks/learner_step.py [--rounds 3]
 
 256 samples of 27 to 42 tokens on a two-layer model of width 128, one thread, one whole step each: forward, loss,
 backward, clip, AdamW. The padded step is what a trainer does without packing: a padded batch through the model's own
@@ -7,12 +9,14 @@ attention, and logits at every position. Prints the best of the rounds, and thei
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from stand.runs import load_average
+from stand.tables import bar, print_table
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agrpo.aggregations.token_mean import TokenMean
@@ -152,23 +156,43 @@ def _padded(samples: list[Sample]) -> tuple[torch.Tensor, ...]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="turns that each way takes, after one that does not count (3)"
+    )
+    rounds = parser.parse_args().rounds
     make_deterministic(threads=1)
     samples = make_samples()
     steps = {"padded": padded_step(samples), "packed": packed_step(samples)}
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    losses = {name: step() for name, step in steps.items()}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            began = time.process_time()
-            step()
-            seconds[name].append(time.process_time() - began)
+    losses: dict[str, float] = {}
+    with bar("learner step", (1 + rounds) * len(steps)) as progress:
+        for number in range(1 + rounds):
+            for name, step in steps.items():
+                began = time.process_time()
+                loss = step()
+                if number == 0:
+                    losses[name] = loss
+                else:
+                    seconds[name].append(time.process_time() - began)
+                progress.advance(name)
     best = {name: min(values) for name, values in seconds.items()}
     lengths = [len(sample.sequence.tokens) for sample in samples]
-    print(f"{len(samples)} samples, {sum(lengths)} tokens, longest {max(lengths)}, one thread, best of {rounds} rounds")
-    print(f"loss of the first step: padded {losses['padded']:.6f}, packed {losses['packed']:.6f}")
-    print(f"CPU seconds per step: padded {best['padded']:.3f}, packed {best['packed']:.3f}")
-    print(f"packed is {best['padded'] / best['packed']:.2f} times as fast")
+    print(
+        f"{len(samples)} samples, {sum(lengths)} tokens, longest {max(lengths)}, one thread, best of {rounds}; ", end=""
+    )
+    print(f"{load_average()}\n")
+    rows = [
+        [
+            name,
+            f"{best[name]:.3f}",
+            f"{best['padded'] / best[name]:.2f}",
+            f"{sum(lengths) / best[name]:.0f}",
+            f"{losses[name]:.6f}",
+        ]
+        for name in steps
+    ]
+    print_table(["a whole step", "CPU s", "times as fast", "tokens/CPU-second", "loss of the first step"], rows)
 
 
 if __name__ == "__main__":
