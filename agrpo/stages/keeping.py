@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
 
 from agrpo.checkpoints.single import read_checkpoint, write_checkpoint
 from agrpo.config import RunConfig
-from agrpo.errors import CheckpointError, StoreError
+from agrpo.errors import CheckpointError, StoreError, StoreFull
 from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.probe import make_probe
+from agrpo.queue.filesystems import Filesystem
 from agrpo.queue.lineage import Member, members
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import newest_version
@@ -59,6 +68,7 @@ class Keeper:
     def _publish(self, version: int, step: int) -> None:
         digest = self.digest()
         key = f"weights/{version:08d}-{digest[:16]}"
+        self._delete_old_weights(version)
         self._write_weights(key)
         ready = WeightsReady(
             version=version,
@@ -71,7 +81,6 @@ class Keeper:
         )
         self._folder.write_version(ready)
         self._events.write("published", attempt=self._attempt, version=version, step=step, digest=digest)
-        self._delete_old_weights(version)
 
     def is_published(self, version: int) -> bool:
         """Whether a version record exists on the chain."""
@@ -99,13 +108,11 @@ class Keeper:
         self._write_weights(damaged.folder)
 
     def _write_weights(self, key: str) -> None:
-        with self._clock.part("sync_transfer"):
-            scratch = self._folder.filesystem.scratch()
+        with self._clock.part("sync_transfer"), _written_whole(self._folder.filesystem, key) as scratch:
             write_weights(scratch, self._trainee.model)
-            self._folder.filesystem.put_folder(key, scratch)
 
     def _delete_old_weights(self, newest: int) -> None:
-        """Keep what a group that may still be trained could name, and the newest two."""
+        """Make room for the newest: keep what a group that may still be trained could name, and the newest two."""
         kept = max(self._config.asynchronous.max_staleness, 0) + 2
         for name in self._folder.filesystem.list("weights"):
             if int(name.partition("-")[0]) <= newest - kept:
@@ -122,10 +129,9 @@ class Keeper:
 
     def _write_checkpoint(self, state: CheckpointState) -> None:
         key = f"checkpoints/{state.step:08d}-{state.attempt:06d}"
-        scratch = self._folder.filesystem.scratch()
         extra = dump(state).decode()
-        write_checkpoint(scratch, self._trainee.model, self._trainee.optimizer, {"state": extra})
-        self._folder.filesystem.put_folder(key, scratch)
+        with _written_whole(self._folder.filesystem, key) as scratch:
+            write_checkpoint(scratch, self._trainee.model, self._trainee.optimizer, {"state": extra})
         self._checkpointed_at = time.monotonic()
         self._events.write("checkpoint", attempt=self._attempt, step=state.step, folder=key, digest=state.digest)
         for name in self._folder.filesystem.list("checkpoints")[:-CHECKPOINTS_KEPT]:
@@ -159,14 +165,35 @@ class Keeper:
         """The model as `from_pretrained` reads it, with its tokenizer."""
         from transformers import AutoTokenizer
 
-        scratch = self._folder.filesystem.scratch()
-        self._trainee.model.save_pretrained(scratch)
         source = self._config.model
-        AutoTokenizer.from_pretrained(
-            source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
-        ).save_pretrained(scratch)
-        self._folder.filesystem.delete("model")
-        self._folder.filesystem.put_folder("model", scratch)
+        with _written_whole(self._folder.filesystem, "model") as scratch:
+            self._trainee.model.save_pretrained(scratch)
+            AutoTokenizer.from_pretrained(
+                source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+            ).save_pretrained(scratch)
+            self._folder.filesystem.delete("model")
+
+
+@contextmanager
+def _written_whole(filesystem: Filesystem, key: str) -> Generator[Path]:
+    """A folder to fill, published under `key` at the end of the block. After an error nothing of it is left.
+
+    Raises `StoreFull` where its disk is.
+    """
+    scratch = filesystem.scratch()
+    try:
+        yield scratch
+        filesystem.put_folder(key, scratch)
+    except (OSError, SafetensorError) as error:
+        # safetensors has the system's words, and no number.
+        if isinstance(error, StoreError) or os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise StoreFull(
+            f"cannot write {filesystem.url}/{key}: no space left on its disk. What was written before is whole: make room "
+            "there, then `agrpo resume` this run"
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _is_on(chain: list[Member], attempt: int, step: int) -> bool:
