@@ -9,7 +9,6 @@ import logging
 import threading
 from typing import Any
 
-from agrpo.errors import StoreError
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.stages.context import new_incarnation
 
@@ -31,5 +30,5 @@ class SupervisorEvents:
         try:
             with self._lock:
                 self._stream.write(kind, **payload)
-        except StoreError as error:
-            logger.warning("%s %s is not recorded: %s", kind, payload, error)
+        except Exception as error:
+            logger.warning("%s %s is not recorded: %s: %s", kind, payload, type(error).__name__, error)

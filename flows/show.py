@@ -20,6 +20,9 @@ PROGRESS_SECONDS = 5.0
 PAGES_SECONDS = 30.0
 """Between two versions of table, plots and findings."""
 
+MOST_STEPS = 500
+"""Read in one look. Of a long run that is resumed there are thousands, and a cancellation is to be heard meanwhile."""
+
 Act = Callable[[SyncPrefectClient], None]
 
 
@@ -80,7 +83,7 @@ class Show:
     def _read(self) -> None:
         """Events first: the step that one speaks of is then among the steps."""
         self._untold += self._events.update()
-        self._history.update()
+        self._history.update(MOST_STEPS)
 
     def _tell(self, teller: Teller) -> None:
         rewards = {p.step: p.metrics["reward"] for p in self._history.points if "reward" in p.metrics}

@@ -28,7 +28,7 @@ from flows.show import Show
 logger = logging.getLogger("agrpo.flows")
 
 STATE_SECONDS = 2.0
-REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 4.0
 """Longest wait for one answer of the API."""
 LAST_WORDS_SECONDS = 5.0
 CUT_SHORT_SECONDS = 1.0
@@ -70,8 +70,17 @@ class Watch:
             while not ended:
                 ended = self._ended.wait(STATE_SECONDS)
                 if self._try("read the state of this flow run", self._hear):
-                    for what, act in self._show.due(UUID(flow_run.id), time.monotonic(), last=ended).items():
-                        self._try(what, act)
+                    self._try("show this run", lambda client, last=ended: self._tell(client, last=last))
+
+    def _tell(self, client: SyncPrefectClient, *, last: bool) -> None:
+        """All that is due; after what took long, the state of the flow run is asked for again."""
+        heard = time.monotonic()
+        for what, act in self._show.due(UUID(flow_run.id), heard, last=last).items():
+            if time.monotonic() - heard >= STATE_SECONDS:
+                if not self._try("read the state of this flow run", self._hear):
+                    return
+                heard = time.monotonic()
+            self._try(what, act)
 
     @cached_property
     def _client(self) -> SyncPrefectClient:

@@ -39,11 +39,14 @@ def connect(
             f"{path} does not exist; the recorder makes it within recorder.every_seconds of its start, for a run that "
             "has ended too: `agrpo record RUN`"
         )
+    connection = None
     try:
         connection = open_patiently(path, read_only=True, deadline_seconds=deadline_seconds)
         connection.execute("SET TimeZone = 'UTC'")
         found = connection.execute("SELECT version FROM schema_info").fetchall()
     except duckdb.Error as error:
+        if connection is not None:
+            connection.close()
         raise DatabaseError(
             f"{path} cannot be read as a run's database: {error}; `agrpo record RUN --afresh` builds it again"
         ) from error

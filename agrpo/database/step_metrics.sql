@@ -146,8 +146,8 @@ rollout_measures AS (
         mean_over(CASE WHEN answered THEN num_turns END) AS "rollout/turns_mean",
         once(max(CASE WHEN answered THEN num_turns END)) AS "rollout/turns_max",
         mean_over(CASE WHEN answered THEN num_sequences END) AS "rollout/samples_per_rollout",
-        once(count_if(stale AND answered)) AS "sample/dropped_stale_count",
-        once(any_value(finished.num_oversize) + count_if(oversize AND answered)) AS "batch/dropped_oversize_count"
+        once(coalesce(sum(num_sequences) FILTER (stale), 0)) AS "sample/dropped_stale_count",
+        once(any_value(finished.num_oversize) + coalesce(sum(num_sequences) FILTER (oversize), 0)) AS "batch/dropped_oversize_count"
     FROM finished LEFT JOIN consumed_rollouts USING (step)
     GROUP BY step
 ),

@@ -14,7 +14,7 @@ from agrpo.queue.run_folder import RunFolder, StepKey
 
 _RECORDED = """
     SELECT step, attempt, epoch(finished_at) AS finished_at, num_prompts,
-        map_from_entries(list((name, value) ORDER BY name)) AS metrics
+        map_from_entries(list((name, value) ORDER BY name) FILTER (name IS NOT NULL)) AS metrics
     FROM live_steps LEFT JOIN live_metrics USING (attempt, step)
     GROUP BY ALL
     ORDER BY step
@@ -47,15 +47,25 @@ class FollowedHistory:
         """As of the last `update`, by step."""
         return list(self._points.values())
 
-    def update(self) -> list[StepPoint]:
-        """Look again; the steps that were not there before. A step that a resume took back is gone from `points`."""
+    def update(self, most: int | None = None) -> list[StepPoint]:
+        """Look again; the steps that were not there before. A step that a resume took back is gone from `points`.
+
+        `most`: how many new steps to read now; the next look goes on from there.
+        """
         before = self._points
         self._points = {}
+        new: list[StepPoint] = []
         for key in done_steps(self._folder):
-            point = before.get(key) or self._read(key)
-            if point is not None:
-                self._points[key] = point
-        return [point for key, point in self._points.items() if key not in before]
+            point = before.get(key)
+            if point is None:
+                if most is not None and len(new) >= most:
+                    break
+                point = self._read(key)
+                if point is None:
+                    continue
+                new.append(point)
+            self._points[key] = point
+        return new
 
     def _read(self, key: StepKey) -> StepPoint | None:
         done = self._folder.done(key)
@@ -82,10 +92,5 @@ def _point(row: dict[str, Any]) -> StepPoint:
         attempt=row["attempt"],
         finished_at=row["finished_at"],
         num_prompts=row["num_prompts"],
-        metrics=_present(row["metrics"]),
+        metrics=dict(row["metrics"] or []),
     )
-
-
-def _present(entries: list[tuple[str | None, float | None]] | None) -> dict[str, float]:
-    """The logged measures of a step; one that logged none has a single empty entry."""
-    return {name: value for name, value in entries or [] if name is not None and value is not None}

@@ -8,6 +8,7 @@ A measure with nothing to say is absent. `line.py` is a step in one line.
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from agrpo.records.score import ScoredGroup
 
 _NO_FAMILY = {"line", "names"}
 """Pages about measures, which measure nothing."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +74,17 @@ def said(measures: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def measure_step(facts: StepFacts) -> dict[str, float]:
-    """All measures of a step, by documented name: what the `measure` of every family says."""
+    """All measures of a step, by documented name: what the `measure` of every family says.
+
+    The weights have moved by then, and the step has to be told done: a family that fails is left out, with an error in
+    the log.
+    """
     measures: dict[str, float | None] = {}
     for name in _families():
-        measures.update(importlib.import_module(f"{__name__}.{name}").measure(facts))
+        try:
+            measures.update(importlib.import_module(f"{__name__}.{name}").measure(facts))
+        except Exception:
+            logger.exception("step %d goes without its measures of %s", facts.plan.step, name)
     return said(measures)
 
 

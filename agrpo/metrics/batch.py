@@ -38,4 +38,4 @@ def _num_oversize(facts: StepFacts) -> int:
     """Samples left out of trained groups, and all of groups that were dropped for it."""
     oversize = {drop.ticket for drop in facts.plan.drops if drop.reason is DropReason.OVERSIZE}
     dropped = [group for group in facts.consumed if group.ticket in oversize]
-    return facts.plan.num_oversize + sum(length > 0 for group in dropped for length in group.num_prompt_tokens)
+    return facts.plan.num_oversize + sum(sum(group.num_sequences) for group in dropped)

@@ -53,9 +53,11 @@ def _group_std(facts: StepFacts, values: Mapping[int, list[float]]) -> float | N
 
 
 def _std(values: list[float]) -> float:
-    """Sample standard deviation, without the exact fractions of `statistics`, which cost ten times as much."""
-    center = fmean(values)
-    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / (len(values) - 1))
+    """Sample standard deviation, without the exact fractions of `statistics`, which cost ten times as much.
+
+    `math.dist` squares nothing that would overflow: a reward may be any finite number.
+    """
+    return math.dist(values, [fmean(values)] * len(values)) / math.sqrt(len(values) - 1)
 
 
 def _numbers(rewards: Iterable[float]) -> list[float]:

@@ -22,7 +22,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
 
 
 def _num_stale(facts: StepFacts) -> int:
-    """Samples whose group was too late to train; a rollout without an answer is none."""
+    """Samples whose group was too late to train."""
     stale = {drop.ticket for drop in facts.plan.drops if drop.reason is DropReason.STALE}
     late = [group for group in facts.consumed if group.ticket in stale]
-    return sum(length > 0 for group in late for length in group.num_prompt_tokens)
+    return sum(sum(group.num_sequences) for group in late)

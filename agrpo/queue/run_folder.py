@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -224,9 +224,10 @@ class EventStream:
         event = Event(
             stream=self._stream, number=self._next, kind=kind, at=time.time(), attempt=attempt, payload=payload
         )
-        written = self._folder.write_event(event)
-        assert written, f"event stream {self._stream} has two writers: a stream belongs to one incarnation"
-        self._next += 1
+        # A number that is taken was written by ourselves, and the answer was lost.
+        while not self._folder.write_event(event):
+            event = replace(event, number=event.number + 1)
+        self._next = event.number + 1
 
 
 def _tokens_path(key: StepKey) -> str:

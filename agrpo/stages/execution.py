@@ -72,7 +72,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     rows = [config.packing.lay_out([samples[number] for number in row]) for row in plan.rows]
     outcome = None if plan.empty else _update(config, trainee, plan, rows, clock)
     seen = _seen_samples(plan, samples, rows, outcome) if outcome else []
-    trainee.num_tokens += sum(one.outcome.num_tokens for one in seen)
+    trainee.num_tokens += sum(row.num_tokens for row in rows)
     trainee.num_prompts += len(plan.consumed)
     with clock.part("digest"):
         digests = tensor_digests(trainee.model)
