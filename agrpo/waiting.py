@@ -21,15 +21,13 @@ def wait_for(
     *,
     deadline_seconds: float,
     stop: threading.Event,
-    beat: Callable[[str, float], None] | None = None,
 ) -> T:
     """Poll `ready` until it gives something.
 
-    `what` completes the sentence "waited 30 s for …". `beat` is told the name and the seconds waited so far, at most
-    once a second, so that others can see what is waited for. Raises `DeadlineExceeded`, or `Stopped` once `stop` is set.
+    `what` completes the sentence "waited 30 s for …". Raises `DeadlineExceeded`, or `Stopped` once `stop` is set.
     """
     began = time.monotonic()
-    pause, told = FIRST_PAUSE_SECONDS, began
+    pause = FIRST_PAUSE_SECONDS
     while True:
         if stop.is_set():
             raise Stopped(f"asked to stop while waiting for {what}")
@@ -41,8 +39,5 @@ def wait_for(
             raise DeadlineExceeded(
                 f"waited {now - began:.0f} s for {what}; the limit is {deadline_seconds:.0f} s (stop.stall_seconds)"
             )
-        if beat is not None and now - told >= 1.0:
-            told = now
-            beat(what, now - began)
         stop.wait(pause)
         pause = min(pause * 1.5, LONGEST_PAUSE_SECONDS)

@@ -41,7 +41,7 @@ consumed AS (
 ),
 consumed_rollouts AS (
     SELECT
-        step, ticket, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
+        step, ticket, rollout_index, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
         num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize
     FROM rollouts
     JOIN scores USING (ticket, rollout_index)
@@ -61,8 +61,10 @@ trained_samples AS (
     JOIN group_rewards USING (step, ticket)
 ),
 rewards_of_groups AS (
-    SELECT step, ticket, name, sum(value) AS total, count(value) AS num_values, stddev_samp(value) AS std
-    FROM rewards JOIN consumed USING (ticket)
+    SELECT
+        step, ticket, name, sum(value) AS total, count(value) AS num_values, stddev_samp(value) AS std,
+        count_if(answered AND error IS NOT NULL) AS num_failed, count_if(answered) AS num_answered
+    FROM rewards JOIN consumed_rollouts USING (ticket, rollout_index)
     GROUP BY step, ticket, name
 ),
 samples_of_groups AS (
@@ -70,6 +72,10 @@ samples_of_groups AS (
 ),
 reward_measures AS (
     SELECT step, 'rewards/' || name || '/mean' AS name, sum(total) AS total, sum(num_values) AS weight
+    FROM rewards_of_groups
+    GROUP BY step, name
+    UNION ALL
+    SELECT step, 'rewards/' || name || '/failed_frac', sum(num_failed), sum(num_answered)
     FROM rewards_of_groups
     GROUP BY step, name
     UNION ALL
@@ -146,6 +152,7 @@ rollout_measures AS (
         mean_over(CASE WHEN answered THEN num_turns END) AS "rollout/turns_mean",
         once(max(CASE WHEN answered THEN num_turns END)) AS "rollout/turns_max",
         mean_over(CASE WHEN answered THEN num_sequences END) AS "rollout/samples_per_rollout",
+        once(count_if(NOT answered)) AS "rollout/failed_count",
         once(coalesce(sum(num_sequences) FILTER (stale), 0)) AS "sample/dropped_stale_count",
         once(any_value(finished.num_oversize) + coalesce(sum(num_sequences) FILTER (oversize), 0)) AS "batch/dropped_oversize_count"
     FROM finished LEFT JOIN consumed_rollouts USING (step)

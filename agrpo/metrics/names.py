@@ -91,6 +91,13 @@ MEASURES: tuple[Measure, ...] = (
     _measure(
         "rewards/{name}/group_std", "reward", "A-290", _SAMPLES, "Sample standard deviation of its values in the group."
     ),
+    _measure(
+        "rewards/{name}/failed_frac",
+        "share",
+        "agrpo",
+        _ANSWERED,
+        "The reward raised, hung or died, and gave no value.",
+    ),
     _measure("reward", "reward", "A-291", "scored rollouts", "Weighted sum of the rewards, dropped groups included."),
     _measure(
         "reward_group_std", "reward", "A-292", _SAMPLES, "Sample standard deviation of the summed rewards in the group."
@@ -144,6 +151,7 @@ MEASURES: tuple[Measure, ...] = (
         _ANSWERED,
         "Training sequences with a trained token; 1: no fork.",
     ),
+    _measure("rollout/failed_count", "rollouts", "agrpo", "rollouts", "Without an answer: the engine gave none."),
     _measure(
         "rollout/score_queue_size", "groups", "A-315", _GROUPS, "Others that waited for scores when it was taken."
     ),

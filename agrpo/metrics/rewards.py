@@ -39,11 +39,22 @@ def _by_name(facts: StepFacts) -> dict[str, float | None]:
     for group in facts.consumed:
         for score in group.scores:
             given[score.reward][group.ticket] = [value for value in score.values if value is not None]
-    measures: dict[str, float | None] = {}
+    measures = _failed(facts)
     for name, values in given.items():
         measures[f"rewards/{name}/mean"] = mean(value for group in values.values() for value in group)
         measures[f"rewards/{name}/group_std"] = _group_std(facts, values)
     return measures
+
+
+def _failed(facts: StepFacts) -> dict[str, float | None]:
+    """Share of the rollouts with an answer that a reward should have judged and could not."""
+    failures: defaultdict[str, list[bool]] = defaultdict(list)
+    for group in facts.consumed:
+        for score in group.scores:
+            for prompted, error in zip(group.num_prompt_tokens, score.errors, strict=True):
+                if prompted:
+                    failures[score.reward].append(error is not None)
+    return {f"rewards/{name}/failed_frac": mean(failed) for name, failed in failures.items()}
 
 
 def _group_std(facts: StepFacts, values: Mapping[int, list[float]]) -> float | None:

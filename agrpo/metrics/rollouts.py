@@ -26,6 +26,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "rollout/turns_mean": mean(turns for turns, _ in answers),
         "rollout/turns_max": max((turns for turns, _ in answers), default=None),
         "rollout/samples_per_rollout": mean(sequences for _, sequences in answers),
+        "rollout/failed_count": sum(not prompted for group in groups for prompted in group.num_prompt_tokens),
         "rollout/queue_size": facts.plan.num_queued_samples,
         **_pace(facts),
         **_scoring(facts),

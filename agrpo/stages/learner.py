@@ -178,6 +178,7 @@ class _Learner:
         """Choose, plan, train, publish. False: there is nothing left to train."""
         with self.clock.part("read"):
             chosen = self.chooser.choose(self.version)
+            self._beat(None)
         if chosen.spent:
             self._say_spent(chosen)
         if not chosen.consumed:

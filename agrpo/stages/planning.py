@@ -30,6 +30,7 @@ from agrpo.waiting import wait_for
 
 logger = logging.getLogger(__name__)
 
+BEAT_SECONDS = 1.0
 _REASONS = {
     Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
     Mark.FAILED: DropReason.FAILED,
@@ -85,7 +86,7 @@ class Chooser:
         """`num_prompts`: prompts of the whole run, where that is bounded.
 
         `tell` hears the tickets taken so far for the step and how many of them took no place, so that generators know how
-        far they may go. `beat`: see `wait_for`.
+        far they may go. `beat` is told every second what the step waits for, and for how long.
         """
         self._config = config
         self._shelf = shelf
@@ -95,6 +96,7 @@ class Chooser:
         self._stop = stop
         self._tell = tell
         self._beat = beat
+        self._began = self._told = 0.0
         self.untrained_in_a_row = 0
         """Groups dropped since the last one that could be trained; late ones and those the engine failed do not count."""
 
@@ -111,6 +113,7 @@ class Chooser:
         self._shelf.look()
         chosen = Chosen(num_queued_samples=self._shelf.num_samples())
         taken: set[int] = set()
+        self._began = self._told = time.monotonic()
         while chosen.places < self._config.step.groups and not chosen.exhausted and not chosen.spent:
             if self._is_over(taken):
                 chosen.exhausted = True
@@ -128,12 +131,22 @@ class Chooser:
                 lambda: self._look(taken, chosen),
                 deadline_seconds=self._config.stop.stall_seconds,
                 stop=self._stop,
-                beat=self._beat,
             )
 
     def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
         self._tell(taken, chosen.num_replaced)
+        self._say_waiting(chosen)
         return self._next(taken)
+
+    def _say_waiting(self, chosen: Chosen) -> None:
+        """Every second, how far the step is filled: groups may come in plenty and none of them fill it."""
+        now = time.monotonic()
+        if now - self._told < BEAT_SECONDS:
+            return
+        self._told = now
+        aside = f", {len(chosen.drops)} set aside" if chosen.drops else ""
+        told = f"scored groups: {chosen.places} of {self._config.step.groups} places filled{aside}"
+        self._beat(told, now - self._began)
 
     def _is_over(self, taken: set[int]) -> bool:
         return self._num_prompts is not None and len(self._shelf.consumed) + len(taken) >= self._num_prompts

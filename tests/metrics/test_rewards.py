@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from agrpo.records.progress import DropReason
 from agrpo.records.score import Mark
-from tests.metrics.made import family, measured, sample, scored
+from tests.metrics.made import measured, sample, scored
 
 HALF_SQRT2 = math.sqrt(0.5)
 """Sample standard deviation of 0 and 1."""
@@ -17,7 +18,7 @@ HALF_SQRT2 = math.sqrt(0.5)
 def test_the_total_is_weighted_and_each_rewards_own_mean_is_not():
     measures = measured([scored(0, {"one": [1.0, 1.0], "zero": [0.0, 0.0]}, {"one": 0.7, "zero": 0.3})])
     assert measures["reward"] == pytest.approx(0.7)
-    assert family(measures, "rewards/") == {"one/mean": 1.0, "zero/mean": 0.0}
+    assert (measures["rewards/one/mean"], measures["rewards/zero/mean"]) == (1.0, 0.0)
 
 
 @pytest.mark.spec("A-289")
@@ -61,3 +62,27 @@ def test_where_every_groups_rewards_differ_nothing_is_said_of_equal_ones():
 def test_a_refused_prompt_has_no_rewards_and_is_no_group_without_variance():
     measures = measured([scored(0, {}, marks=frozenset({Mark.REFUSED_PROMPT}))])
     assert {name for name in measures if "reward" in name or "std" in name} == set()
+
+
+def test_a_reward_that_failed_is_counted_over_the_rollouts_that_it_should_have_judged():
+    group = scored(0, {"a": [1.0, None, None, None]}, lengths=(3, 3, 3, 0))
+    (score,) = group.scores
+    # One value, one failure, one rollout that the reward has nothing to say of, one without an answer.
+    group = replace(group, scores=[replace(score, errors=[None, "raised", None, "no answer"])])
+    assert measured([group])["rewards/a/failed_frac"] == pytest.approx(1 / 3)
+
+
+def test_rewards_of_any_finite_size_have_a_deviation():
+    measures = measured([scored(0, {"a": [1e200, -1e200]})], [sample(0)])
+    assert measures["reward_group_std"] == pytest.approx(math.sqrt(2) * 1e200)
+
+
+def test_a_family_that_fails_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    def broken(facts: object) -> dict[str, float]:
+        raise OverflowError("too large")
+
+    monkeypatch.setattr("agrpo.metrics.rewards.measure", broken)
+    measures = measured([scored(0, {"a": [0.0, 1.0]})], [sample(0)])
+    assert "reward" not in measures
+    assert measures["batch/samples_per_step"] == 1
+    assert "goes without its measures of rewards" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -26,16 +27,19 @@ def a_chooser(
     num_prompts: int | None = None,
     prompts_per_epoch: int = 100,
     stop: threading.Event | None = None,
+    clock: StepClock | None = None,
+    tell: Callable[[set[int], int], None] = lambda taken, dropped: None,
+    beat: Callable[[str, float], None] = lambda what, seconds: None,
 ) -> Chooser:
     return Chooser(
         config,
         Shelf(folder, consumed or ConsumedTickets()),
-        StepClock(),
+        clock or StepClock(),
         num_prompts=num_prompts,
         prompts_per_epoch=prompts_per_epoch,
         stop=stop or threading.Event(),
-        tell=lambda taken, dropped: None,
-        beat=lambda what, seconds: None,
+        tell=tell,
+        beat=beat,
     )
 
 
@@ -57,6 +61,51 @@ def test_lockstep_waits_for_the_lowest_ticket(folder: RunFolder):
         a_chooser(folder, config).choose(0)
     publish(folder, a_group(0), (0.0, 1.0))
     assert tickets(a_chooser(folder, config).choose(0).groups) == [0, 1]
+
+
+@pytest.mark.spec("A-316")
+def test_the_samples_that_waited_when_choosing_began_are_counted(folder: RunFolder):
+    for ticket, lengths in enumerate([(3, 4), (3, 0), (2, 2)]):
+        publish(folder, a_group(ticket, lengths=lengths), (0.0, 1.0 if lengths[1] else None))
+    chosen = a_chooser(folder, a_config(step={"groups": 1})).choose(0)
+    assert chosen.num_queued_samples == 2 + 1 + 2
+    assert make_plan(a_config(), chosen, read_groups(folder, [0]), NUMBERS).num_queued_samples == 5
+
+
+@pytest.mark.spec("A-351")
+def test_the_time_until_a_group_is_scored_is_charged_to_waiting(folder: RunFolder):
+    clock = StepClock()
+    late = threading.Timer(0.2, lambda: publish(folder, a_group(0), (0.0, 1.0)))
+    looks: list[None] = []
+
+    def look(taken: set[int], dropped: int) -> None:
+        if not looks:
+            late.start()
+        looks.append(None)
+
+    with clock.part("read"):
+        a_chooser(folder, a_config(step={"groups": 1}), clock=clock, tell=look).choose(0)
+    late.join()
+    spent = clock.lap()
+    assert spent.wait_seconds >= 0.15
+    assert spent.read_seconds < spent.wait_seconds
+
+
+def test_while_groups_come_and_none_fills_the_step_it_is_told_how_far_it_is(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("agrpo.stages.planning.BEAT_SECONDS", 0.0)
+    for ticket, rewards in enumerate([(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)]):
+        publish(folder, a_group(ticket), rewards)
+    told: list[str] = []
+    refill = a_config(step={"zero_variance": "refill"})
+    a_chooser(folder, refill, beat=lambda what, seconds: told.append(what)).choose(0)
+    assert told == [
+        "scored groups: 0 of 2 places filled",
+        "scored groups: 1 of 2 places filled",
+        "scored groups: 1 of 2 places filled, 1 set aside",
+        "scored groups: 1 of 2 places filled, 2 set aside",
+    ]
 
 
 @pytest.mark.spec("A-123", "A-124", "A-126", "K26")

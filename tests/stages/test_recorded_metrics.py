@@ -64,7 +64,9 @@ def assert_sql_says_what_was_logged(folder: RunFolder) -> None:
         assert value == pytest.approx(expected[step, name], abs=tolerance, rel=1e-9), (step, name)
 
 
-@pytest.mark.spec("A-282", "A-283", "A-284", "A-285", "A-286", "A-291", "A-293", "A-295", "A-296", "A-297", "A-298", "A-300")
+@pytest.mark.spec(
+    "A-282", "A-283", "A-284", "A-285", "A-286", "A-291", "A-293", "A-295", "A-296", "A-297", "A-298", "A-300"
+)
 @pytest.mark.spec("A-302", "A-303", "A-304", "A-305", "A-306", "A-335", "A-337", "A-338", "A-339")
 def test_every_logged_measure_equals_sql_over_the_steps_rows(tiny_model: Path, tmp_path: Path):
     folder = recorded_run(

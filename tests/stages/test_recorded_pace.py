@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,12 @@ from agrpo.config import resolve
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import group_from_arrow, group_to_arrow, scored_from_arrow
+from agrpo.records.progress import Hint
 from agrpo.runs import prepare
 from agrpo.stages.recorder import record_once
-from tests.stages.walk import settings, walk
+from tests.stages.groups import a_group
+from tests.stages.walk import Walk, settings, walk
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +46,12 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(finished: RunFolder):
     for _, whole, summed, forward, backward in rows:
         assert summed == pytest.approx(whole, abs=1e-9)
         assert forward > 0 < backward
+    rest = asked(
+        finished,
+        "SELECT optimizer_seconds, digest_seconds, read_seconds, plan_seconds, record_seconds, sync_transfer_seconds, "
+        "sync_seconds, checkpoint_seconds FROM live_steps WHERE step > 1",
+    )
+    assert all(min(spent) > 0 and spent[5] < spent[6] for spent in rest)
     # The publish after step k lies in the window of step k + 1; version 0 came before the first.
     assert asked(finished, "SELECT num_syncs FROM live_steps ORDER BY step") == [(0,), (1,), (1,), (1,)]
 
@@ -87,3 +98,45 @@ def test_rows_of_a_step_hold_its_samples(finished: RunFolder):
     assert len(rows) == 4
     for _, _, samples, tokens, cost, counted, summed, pairs in rows:
         assert (samples, tokens, cost) == (counted, summed, pairs)
+
+
+@pytest.mark.spec("A-309", "A-310", "A-319")
+def test_groups_say_how_many_rollouts_ran_and_how_long_run_ahead_held_the_next(tiny_model: Path, tmp_path: Path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
+    tree = settings(tiny_model, prompts, tmp_path, asynchronous={"max_staleness": 8, "max_concurrent_rollouts": 64})
+    folder = prepare(resolve(values=tree))
+    learner = Walk(folder).start("learner")
+    learner.until(lambda: bool(folder.versions(0)))
+    learner.stop.set()
+    learner.threads[0].join(60)
+    folder.write_hint(Hint(limit_ticket=3, dropped=0, floor=0, written_at=time.time()))
+    generator = Walk(folder).start("generator")
+    generator.until(lambda: len(folder.groups.numbers()) == 3)
+    time.sleep(0.3)
+    folder.write_hint(Hint(limit_ticket=4, dropped=0, floor=0, written_at=time.time()))
+    generator.until(lambda: folder.groups.exists(3))
+    generator.stop.set()
+    generator.join()
+    paces = [group_from_arrow(folder.groups.read(ticket) or b"").pace for ticket in range(4)]
+    assert [(pace.concurrency, pace.concurrency_cap) for pace in paces if pace] == [(4, 64), (8, 64), (12, 64), (4, 64)]
+    assert [pace.backpressure_seconds for pace in paces[:3] if pace] == [None, None, None]
+    held = paces[3].backpressure_seconds if paces[3] else None
+    assert held is not None and 0.25 < held < 30
+
+
+@pytest.mark.spec("A-315", "A-317")
+def test_scores_say_who_waited_and_for_how_long(tiny_model: Path, tmp_path: Path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
+    folder = prepare(resolve(values=settings(tiny_model, prompts, tmp_path)))
+    for ticket in range(3):
+        group = replace(a_group(ticket, lengths=(3, 4)), finished_at=time.time() - 5.0)
+        folder.groups.publish(ticket, group_to_arrow(group))
+    scorer = Walk(folder).start("scorer")
+    scorer.until(lambda: len(folder.scored.numbers()) == 3)
+    scorer.stop.set()
+    scorer.join()
+    found = [scored_from_arrow(folder.scored.read(ticket) or b"").scoring for ticket in range(3)]
+    assert [scoring.queue_size for scoring in found if scoring] == [2, 1, 0]
+    assert all(scoring and 5.0 <= scoring.wait_seconds < 65 and scoring.seconds > 0 for scoring in found)

@@ -35,5 +35,6 @@ def check(
         for key, value in values.items() if isinstance(values, dict) else [(None, value) for value in values]:
             where = table if key is None else f"{table}.{key}"
             origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
-            print(f"{where} = {json.dumps(value)}  # {origin}")
+            resolved = f": {config.zero_variance}" if where == "step.zero_variance" and value is None else ""
+            print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
     say(f"{file}: nothing is wrong")
