@@ -129,3 +129,16 @@ def test_record_builds_a_database_again_that_is_gone_or_not_wanted(finished: Pat
     assert agrpo("record", str(run)).stdout.startswith(b"0 records added")
     assert not agrpo("record", str(run), "--afresh").stdout.startswith(b"0 records")
     assert agrpo(*ask).stdout == before
+
+
+def test_a_long_table_for_people_is_cut_and_says_so(finished: Path):
+    ask = ("sql", str(finished / "small"), "SELECT range AS number, repeat('x', 1000) AS text FROM range(1000)")
+    told = agrpo(*ask, "--format", "table").stdout.decode()
+    assert "the first 200 of 1,000 rows" in told
+    assert "199" in told and "201" not in told
+    assert len(agrpo(*ask, "--format", "csv").stdout.splitlines()) == 1001
+
+
+def test_what_a_policy_wrote_does_not_act_on_the_terminal(finished: Path):
+    ask = ("sql", str(finished / "small"), "SELECT chr(27) || '[31mred' AS text")
+    assert "␛[31mred" in agrpo(*ask, "--format", "table").stdout.decode()

@@ -13,7 +13,7 @@ from agrpo.cli import app
 from agrpo.cli.commands.questions import questions
 from agrpo.database.questions import all_questions
 from agrpo.database.writer import Database
-from agrpo.errors import DatabaseError
+from agrpo.errors import ConfigError, DatabaseError
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import small_run
 
@@ -65,7 +65,13 @@ def test_questions_are_listed_with_their_options():
 
 
 def test_a_question_named_where_the_run_belongs_is_put_right():
-    assert "agrpo questions latest waits" in agrpo("questions", "waits").output
+    with pytest.raises(ConfigError, match="waits is a question, and the run is missing: agrpo questions latest waits"):
+        app(["questions", "waits"], standalone_mode=False)
+
+
+def test_an_option_of_a_question_is_refused_without_one():
+    with pytest.raises(ConfigError, match="--rows belongs to a question"):
+        app(["questions", "latest", "--rows", "3"], standalone_mode=False)
 
 
 def test_a_question_is_answered_as_csv_for_programs(run: str):

@@ -12,6 +12,7 @@ import typer
 
 from agrpo.cli import commands
 from agrpo.errors import AgrpoError, ConfigError
+from agrpo.visible import harmless
 
 app = typer.Typer(
     name="agrpo",
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {harmless(message)}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -8,8 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from agrpo.visible import harmless
+
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+MOST_ROWS = 200
+"""Of a table for people, whose columns are as wide as its widest cell: laying out thousands takes minutes."""
+LONGEST_CELL = 400
+"""Characters, likewise."""
 
 
 class TableFormat(enum.StrEnum):
@@ -30,7 +38,7 @@ class ListFormat(enum.StrEnum):
 
 def say(line: str) -> None:
     """Print one line at once, also into a pipe."""
-    print(line, flush=True)
+    print(harmless(line), flush=True)
 
 
 def print_table(table: pa.Table, form: TableFormat | None = None) -> None:
@@ -45,7 +53,10 @@ def print_table(table: pa.Table, form: TableFormat | None = None) -> None:
 
         parquet.write_table(table, sys.stdout.buffer)
     else:
-        print_rows(table.column_names, [list(row.values()) for row in table.to_pylist()])
+        shown = table.slice(0, MOST_ROWS)
+        print_rows(table.column_names, [list(row.values()) for row in shown.to_pylist()])
+        if len(table) > MOST_ROWS:
+            say(f"the first {MOST_ROWS} of {len(table):,} rows; LIMIT asks for fewer, --format csv has all of them")
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -56,8 +67,12 @@ def print_rows(names: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
     shown = Table(*names)
     for row in rows:
-        shown.add_row(*(Text(_cell(value)) for value in row))
+        shown.add_row(*(Text(harmless(_short(_cell(value)))) for value in row))
     Console().print(shown)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 
 
 def _print_csv(table: pa.Table) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import duckdb
 
-from agrpo.database.queries import HasDatabase, connect
+from agrpo.database.queries import HasDatabase, asking
 from agrpo.errors import DatabaseError
 
 EXPORTS = {
@@ -43,6 +43,9 @@ MEMORY_LIMIT = "2GB"
 
 _ORDER = ("ticket", "rollout_index", "turn_index", "token_index", "sequence_index", "step", "version", "name")
 """Rows are sorted by those of these columns that they have."""
+
+CARD_MARK = "Every rollout that was sampled is"
+"""Words of the card by which an earlier export is known."""
 
 _CARD = """\
 ---
@@ -82,27 +85,43 @@ def export(
 ) -> list[Exported]:
     """Write Parquet files into a new folder. `told` hears the name of each before it is written.
 
-    Raises `DatabaseError` for an unknown name, or a folder with something in it unless `overwrite`: then what is in it is
-    replaced. Otherwise as `database.queries.connect`.
+    Raises `DatabaseError` for an unknown name, and for a folder with something in it, unless that is an earlier export and
+    `overwrite` is set. Otherwise as `database.queries.connect`.
     """
     chosen = _checked(what)
-    if not overwrite and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DatabaseError(f"{folder} exists and is not empty; name another folder, or replace it with --overwrite")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_place(folder, overwrite)
+    folder = folder.resolve()
     draft = folder.with_name(f".{folder.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    draft.mkdir()
     try:
-        with connect(path_or_run) as connection:
+        draft.mkdir(parents=True)
+        with asking(path_or_run) as connection:
             connection.execute(f"SET temp_directory = {_quoted(draft / '.spill')}; SET memory_limit = '{MEMORY_LIMIT}'")
             files = [_write(connection, name, draft, told) for name in chosen]
             (draft / "README.md").write_text(_card(connection, chosen, files), "utf-8")
         shutil.rmtree(draft / ".spill", ignore_errors=True)
         _replace(draft, folder)
-    except duckdb.Error as error:
-        raise DatabaseError(f"{folder} cannot be exported: {error}; make room on its disk, or export less") from error
+    except OSError as error:
+        raise DatabaseError(f"{folder} cannot be written: {error}; name a folder on a disk with room") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return [Exported(path=folder / file.path.name, num_rows=file.num_rows) for file in files]
+
+
+def _refuse_place(folder: Path, overwrite: bool) -> None:
+    """Only a new or empty folder, or an earlier export, is replaced: nothing else can be made again."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not folder.is_dir() or not _is_export(folder):
+        raise DatabaseError(f"{folder} is there and is no export; name a new folder")
+    if not overwrite:
+        raise DatabaseError(f"{folder} holds an export already; name another folder, or replace it with --overwrite")
+
+
+def _is_export(folder: Path) -> bool:
+    """Whether the folder holds what an export writes, and nothing else."""
+    own = {"README.md", *(f"{name}.parquet" for name in EXPORTS)}
+    names = {entry.name for entry in folder.iterdir()}
+    return names <= own and (folder / "README.md").is_file() and CARD_MARK in (folder / "README.md").read_text("utf-8")
 
 
 def _checked(what: Sequence[str]) -> list[str]:

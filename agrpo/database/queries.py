@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -9,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from agrpo.database.advice import advised
-from agrpo.database.opening import open_patiently
+from agrpo.database.opening import Trouble, open_patiently, trouble_of
 from agrpo.database.schema import VERSION
 from agrpo.errors import DatabaseError
 
@@ -59,14 +61,25 @@ def connect(
     return connection
 
 
-def query(path_or_run: str | Path | HasDatabase, sql: str) -> pa.Table:
-    """The result of one query; the file is let go at once. Raises as `connect`, and `DatabaseError` for bad SQL."""
+@contextlib.contextmanager
+def asking(path_or_run: str | Path | HasDatabase) -> Generator[duckdb.DuckDBPyConnection]:
+    """A connection for several questions, closed at the end of the block. What DuckDB says is raised as our error."""
     with connect(path_or_run) as connection:
         try:
-            relation = cast("duckdb.DuckDBPyRelation | None", connection.sql(sql))
-            return pa.table({}) if relation is None else relation.to_arrow_table()
+            yield connection
         except duckdb.Error as error:
+            if trouble_of(error) is Trouble.DAMAGED:
+                raise DatabaseError(
+                    f"{_file_of(path_or_run)} is damaged: {error}; `agrpo record RUN --afresh` builds it again"
+                ) from error
             raise DatabaseError(advised(connection, error)) from error
+
+
+def query(path_or_run: str | Path | HasDatabase, sql: str) -> pa.Table:
+    """The result of one query; the file is let go at once. Raises as `connect`, and `DatabaseError` for bad SQL."""
+    with asking(path_or_run) as connection:
+        relation = cast("duckdb.DuckDBPyRelation | None", connection.sql(sql))
+        return pa.table({}) if relation is None else relation.to_arrow_table()
 
 
 def _file_of(path_or_run: str | Path | HasDatabase) -> Path:

@@ -110,7 +110,13 @@ MEASURES: tuple[Measure, ...] = (
         "groups with equal rewards or one score",
         "The group's mean reward; of rewards 0 and 1, the share of them that passed whole.",
     ),
-    _measure("frac_zero_std_groups", "share", "A-295", _GROUPS, "Equal rewards, or fewer than two scores."),
+    _measure(
+        "frac_zero_std_groups",
+        "share",
+        "A-295",
+        "consumed groups whose prompt was not refused",
+        "Equal rewards, or fewer than two scores.",
+    ),
     _measure(
         "sampling/sampling_logp_difference/mean",
         "nats",

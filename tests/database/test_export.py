@@ -83,7 +83,7 @@ def test_the_card_names_the_run_its_files_and_every_column(run: RunFolder, tmp_p
 def test_a_folder_with_something_in_it_is_replaced_only_on_demand(run: RunFolder, tmp_path: Path):
     (tmp_path / "out").mkdir()
     export(run, tmp_path / "out", ["metrics"])
-    with pytest.raises(DatabaseError, match=r"out exists and is not empty; .*--overwrite"):
+    with pytest.raises(DatabaseError, match=r"out holds an export already; .*--overwrite"):
         export(run, tmp_path / "out", ["steps"])
     export(run, tmp_path / "out", ["steps"], overwrite=True)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "steps.parquet"]
@@ -128,3 +128,28 @@ def test_every_export_is_a_table_or_view_of_the_schema():
         create_all(connection)
         known = {name for (name,) in connection.execute("SELECT relation FROM schema_relations").fetchall()}
     assert {*EXPORTS.values()} <= known
+
+
+@pytest.mark.parametrize("place", ["run", ".", "run/weights", "run.toml", "notes"])
+def test_nothing_but_an_export_is_ever_replaced(run: RunFolder, tmp_path: Path, place: str):
+    (tmp_path / "run.toml").write_text("[run]")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README.md").write_text("mine")
+    (tmp_path / "run" / "weights").mkdir(exist_ok=True)
+    (tmp_path / "run" / "weights" / "x").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DatabaseError, match="is there and is no export; name a new folder"):
+        export(run, tmp_path / place, ["steps"], overwrite=True)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_export_with_a_file_of_ones_own_in_it_is_not_replaced(run: RunFolder, tmp_path: Path):
+    export(run, tmp_path / "out", ["steps"])
+    (tmp_path / "out" / "thesis.md").write_text("years of work")
+    with pytest.raises(DatabaseError, match="is no export"):
+        export(run, tmp_path / "out", ["steps"], overwrite=True)
+
+
+def test_a_place_that_cannot_be_written_is_said(run: RunFolder):
+    with pytest.raises(DatabaseError, match="cannot be written"):
+        export(run, Path("/proc/exported"), ["steps"])

@@ -12,8 +12,9 @@ from agrpo.database.queries import connect, query
 from agrpo.database.schema import VERSION
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseBusy, DatabaseError
+from agrpo.stages.recorder import record_once
 from tests.database.other_process import holding
-from tests.database.synthetic import new_run
+from tests.database.synthetic import new_run, small_run
 
 
 @pytest.fixture
@@ -113,3 +114,16 @@ def test_a_database_that_is_not_a_runs_is_refused(tmp_path):
         connection.execute("CREATE TABLE schema_of_others (version INTEGER)")
     with pytest.raises(DatabaseError, match="cannot be read as a run's database"):
         connect(tmp_path / "other.duckdb")
+
+
+def test_blocks_that_are_damaged_are_said_with_what_to_do(tmp_path):
+    folder = small_run(tmp_path / "run")
+    record_once(folder, Database(folder.database))
+    with duckdb.connect(str(folder.database)) as connection:
+        connection.execute("CHECKPOINT")
+    data = bytearray(folder.database.read_bytes())
+    data[-262144:] = bytes(262144)
+    folder.database.write_bytes(data)
+    with pytest.raises(DatabaseError, match="record RUN --afresh` builds it again"):
+        for name in ("rollouts", "turns", "groups", "samples", "events"):
+            query(folder, f"SELECT * FROM {name}")

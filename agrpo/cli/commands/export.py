@@ -26,7 +26,7 @@ def export(
         ),
     ] = "rollouts,groups,prompts,samples,rewards,steps,metrics,versions,events,settings",
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the folder if it has something in it.")
+        bool, typer.Option("--overwrite", help="Replace an earlier export. Nothing else is ever replaced.")
     ] = False,
     runs_dir: DirOption = "./runs",
 ) -> None:

@@ -10,6 +10,8 @@ import typer
 from agrpo.cli.arguments import DirOption
 from agrpo.cli.commands import Panel
 from agrpo.cli.printing import TableFormat, print_rows, print_table, say
+from agrpo.errors import ConfigError
+from agrpo.visible import harmless
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +68,7 @@ def questions(
     if show_sql and question is None:
         run, question = None, run
     if question is None:
+        _refuse_without_question(run, given)
         _list(run)
         return
     chosen = find_question(question)
@@ -74,6 +77,16 @@ def questions(
         print(query)
     else:
         _ask(chosen, query, run, form, runs_dir)
+
+
+def _refuse_without_question(run: str | None, given: dict[str, Value]) -> None:
+    """What only a question could use, or a question without a run."""
+    from agrpo.database.questions import all_questions
+
+    if given:
+        raise ConfigError(f"--{next(iter(given))} belongs to a question; name one: agrpo questions RUN QUESTION")
+    if run is not None and run.replace("-", "_") in {question.name for question in all_questions()}:
+        raise ConfigError(f"{run} is a question, and the run is missing: agrpo questions latest {run}")
 
 
 def _ask(chosen: Question, query: str, run: str | None, form: TableFormat | None, runs_dir: str) -> None:
@@ -117,7 +130,7 @@ def _drawn(table: pa.Table) -> Table:
             name.replace("_", " "), justify="right" if numeric else "left", overflow="fold", min_width=longest
         )
     for row in zip(*columns, strict=True):
-        drawn.add_row(*map(Text, row))
+        drawn.add_row(*(Text(harmless(cell)) for cell in row))
     return drawn
 
 
@@ -140,6 +153,4 @@ def _list(run: str | None) -> None:
         ["", "name", "question", "options"],
         [[one.number, one.name, one.title, options] for one, options in zip(questions, takes, strict=True)],
     )
-    named = next((one.name for one in questions if run in (one.name, one.name.replace("_", "-"))), None)
-    asked = ("latest", named) if named else (run or "latest", questions[0].name)
-    say(f"ask one with: agrpo questions {' '.join(asked)}; docs/sql.md explains the answers")
+    say(f"ask one with: agrpo questions {run or 'latest'} {questions[0].name}; docs/sql.md explains the answers")

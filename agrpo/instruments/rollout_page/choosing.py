@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NoReturn
 
-from agrpo.database.queries import connect
+from agrpo.database.queries import asking
 from agrpo.errors import RolloutNotFound
 from agrpo.instruments.rollout_page.reading import filled, rows_of
 from agrpo.records.prompt import Message
@@ -138,7 +138,7 @@ class PromptGroups:
 def find_rollout(run: RunFolder, rollout: str) -> Place:
     """The rollout that `TICKET/INDEX`, `TICKET` (its first) or the beginning of an id means. Raises `RolloutNotFound`."""
     numbers = re.fullmatch(r"(\d+)(?:/(\d+))?", rollout)
-    with connect(run) as connection:
+    with asking(run) as connection:
         if numbers is None:
             return _by_id(connection, rollout)
         ticket, index = int(numbers[1]), int(numbers[2] or 0)
@@ -167,7 +167,7 @@ def pick(run: RunFolder, what: Pick, *, reason: str | None = None, last: int | N
     }[what]
     sql = _CHOSEN.format(condition=condition, order=order, last_steps=_LAST_STEPS)
     values = {"reason": reason} if what is Pick.DROPPED else {}
-    with connect(run) as connection:
+    with asking(run) as connection:
         rows = rows_of(connection, sql, last=last, count=count, **values)
         if not rows:
             raise RolloutNotFound(_nothing_picked(connection, what, reason, last))
@@ -178,7 +178,7 @@ def pick(run: RunFolder, what: Pick, *, reason: str | None = None, last: int | N
 
 def groups_of_prompt(run: RunFolder, prompt: str, *, last: int | None = None, count: int = 20) -> PromptGroups:
     """The groups of the prompt whose id is, or begins with, `prompt`. Raises `RolloutNotFound`."""
-    with connect(run) as connection:
+    with asking(run) as connection:
         sql = "SELECT DISTINCT prompt_id FROM groups WHERE starts_with(prompt_id, $prompt) ORDER BY 1"
         ids = [row["prompt_id"] for row in rows_of(connection, sql, prompt=prompt)]
         prompt_id = prompt if prompt in ids else _only(ids, f'prompt "{prompt}"', "no recorded group has it")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from agrpo.instruments.rollout_page.colours import Band, Scale
 from agrpo.instruments.rollout_page.facts import Alternative, RolloutPage, TokenFacts, TurnFacts
+from agrpo.visible import visible
 
 CONTEXT_STYLE = "dim"
 NAMED_ALTERNATIVES = 3
@@ -124,11 +125,6 @@ def legend(tokens: Sequence[TokenFacts], scale: Scale, *, coloured: bool) -> Ite
     yield line
 
 
-def visible(text: str) -> str:
-    """Text whose control characters show instead of acting on the terminal."""
-    return "".join(_shown(letter) for letter in text)
-
-
 def number(value: float | None, digits: int = 4) -> str:
     """A number for people, empty where there is none."""
     if value is None:
@@ -236,14 +232,3 @@ def _cut(text: str) -> str:
 
 def _quoted(text: str | None) -> str:
     return "" if text is None else visible(json.dumps(text, ensure_ascii=False))
-
-
-def _shown(letter: str) -> str:
-    if letter == "\n":
-        return "↵\n"
-    if letter == "\t":
-        return "⇥"
-    code = ord(letter)
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return f"⟨{code:02x}⟩" if 0x7F <= code < 0xA0 else letter

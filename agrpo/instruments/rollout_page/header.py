@@ -10,9 +10,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agrpo.instruments.rollout_page.completion import counted, number, visible
+from agrpo.instruments.rollout_page.completion import counted, number
 from agrpo.instruments.rollout_page.facts import Consumption, GroupFacts, RolloutFacts, RolloutPage, SampleFacts
 from agrpo.records.prompt import Message
+from agrpo.visible import harmless, visible
 
 LONGEST_FACT = 200
 """Characters of a fact of the prompt's row; JSON has all of them."""
@@ -40,6 +41,8 @@ def became(page: RolloutPage) -> str:
     steps = ", ".join(str(one.step) for one in page.consumed)
     plural = "s" if len(page.consumed) > 1 else ""
     if group.status == "trained":
+        if page.consumed[0].finished_at is None:
+            return f"in step {steps}, which is not done or not recorded yet"
         without = "" if page.samples or page.rollout is None else ", without this rollout"
         return f"trained in step{plural} {steps}{without}"
     return f"dropped in step{plural} {steps}: {group.reason}"
@@ -52,7 +55,7 @@ def messages(prompt: list[Message]) -> Iterator[RenderableType]:
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
         others = {name: value for name, value in message.items() if name not in ("role", "content")}
         more = f"\n{json.dumps(others, ensure_ascii=False)}" if others else ""
-        yield Text.assemble((f"{message.get('role')}  ", "dim"), visible_lines(text + more))
+        yield Text.assemble((f"{harmless(str(message.get('role')))}  ", "dim"), harmless(text + more))
 
 
 def facts(group: GroupFacts) -> Iterator[RenderableType]:
@@ -60,12 +63,7 @@ def facts(group: GroupFacts) -> Iterator[RenderableType]:
     for name, value in group.facts.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         cut = f"{text[:LONGEST_FACT]}… ({len(text)} characters)" if len(text) > LONGEST_FACT else text
-        yield Text.assemble((f"{name}  ", "dim"), visible_lines(cut))
-
-
-def visible_lines(text: str) -> str:
-    """As `visible`, for prose: a line break is only a line break."""
-    return "\n".join(visible(line) for line in text.split("\n"))
+        yield Text.assemble((f"{visible(name)}  ", "dim"), harmless(cut))
 
 
 def _lines(page: RolloutPage, group: GroupFacts, rollout: RolloutFacts | None) -> Iterator[tuple[str, str]]:
@@ -74,11 +72,11 @@ def _lines(page: RolloutPage, group: GroupFacts, rollout: RolloutFacts | None) -
     epoch = f"row {group.row_index}, epoch {group.epoch}"
     yield "prompt", f"{group.prompt_id} · {epoch}" + (f" · {group.environment}" if group.environment else "")
     if group.refusal is not None:
-        yield "refused", visible_lines(group.refusal)
+        yield "refused", harmless(group.refusal)
     if rollout is not None:
         yield "reward", _reward(rollout)
         yield "length", _length(page, rollout)
-        yield "error", visible_lines(rollout.error or "")
+        yield "error", harmless(rollout.error or "")
     yield "policy", _policy(page)
     yield "step", "; ".join(_attempt(one) for one in page.consumed)
     for sample in page.samples:

@@ -15,6 +15,7 @@ from agrpo.instruments.rollout_page.facts import RolloutPage
 from agrpo.instruments.rollout_page.header import became, facts, header, messages
 from agrpo.instruments.rollout_page.logs import GroupLog
 from agrpo.instruments.rollout_page.tables import group_table, reward_table
+from agrpo.visible import harmless
 
 LEARNERS = (Colouring.RATIO, Colouring.ENTROPY, Colouring.ADVANTAGE)
 """What only training gives a token."""
@@ -57,7 +58,7 @@ def log_section(log: GroupLog) -> Iterator[RenderableType]:
     if not log.lines:
         yield Text(f"no line about the group, no warning and no error in {log.folder}")
     for line in log.lines:
-        yield Text.assemble((f"{line.stage:<9} ", "dim"), line.line)
+        yield Text.assemble((f"{line.stage:<9} ", "dim"), harmless(line.line))
     if log.num_left_out:
         yield Text(f"… and {log.num_left_out} more lines in {log.folder}")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agrpo.database.queries import HasDatabase, connect
+from agrpo.database.queries import HasDatabase, asking
 from agrpo.instruments.rollout_page.facts import (
     Consumption,
     GroupFacts,
@@ -56,7 +56,7 @@ def rows_of(connection: DuckDBPyConnection, sql: str, **values: object) -> list[
 
 def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
     """The page of a recorded rollout, or of a refused prompt. Raises as `database.queries.connect`."""
-    with connect(run) as connection:
+    with asking(run) as connection:
         ticket, index = {"ticket": place.ticket}, {"ticket": place.ticket, "index": place.rollout_index}
         status = rows_of(connection, "SELECT * FROM group_status WHERE ticket = $ticket", **ticket)
         scored = rows_of(connection, "SELECT * FROM scored_groups WHERE ticket = $ticket", **ticket)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from agrpo.instruments.rollout_page.choosing import ChosenRollout, PromptGroup
-from agrpo.instruments.rollout_page.completion import number, visible
+from agrpo.instruments.rollout_page.completion import number
 from agrpo.instruments.rollout_page.facts import RewardFacts, RolloutFacts, RolloutPage
+from agrpo.visible import harmless, visible
 
 NAMED_CHARACTERS = 60
 """Of a completion, in a list."""
@@ -29,7 +30,7 @@ def reward_table(page: RolloutPage) -> Table:
             number(reward.value),
             _weighted(reward),
             f"{reward.duration_seconds:.3f}",
-            visible(reward.error or "").replace("↵\n", "\n"),
+            harmless(reward.error or ""),
         ]
         for reward in page.rewards
     ]
