@@ -15,16 +15,16 @@ from agrpo.database.writer import Database
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.progress import Done
 from agrpo.stages.recorder import record_once
-from tests.database.synthetic import add_attempt, add_plan
-from tests.instruments.made_points import SETTINGS, Measure, history
+from tests.database.synthetic import add_attempt, add_group, add_plan, add_scores
+from tests.instruments.made_points import SETTINGS, Measure, history, with_settings
 
 HEALTHY: dict[str, Measure] = {"frac_zero_std_groups": 0.1, "completions/duplicate_frac": 0.01, "reward": 0.5}
 CUT: dict[str, Measure] = {**HEALTHY, "completions/clipped_ratio": 0.3}
 
 
-def recorded(place: Path, measures: dict[str, Measure], steps: int = 20) -> Path:
+def recorded(place: Path, measures: dict[str, Measure], steps: int = 20, settings: dict[str, Any] = SETTINGS) -> Path:
     """The folder of a run that logged these measures, with its database."""
-    tree = {**SETTINGS, "recorder": {"every_seconds": 0.05, "topk": False}}
+    tree = {**settings, "recorder": {"every_seconds": 0.05, "topk": False}}
     document = {"name": place.name, "settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"}
     folder = RunFolder.create(str(place), document)
     add_attempt(folder, 0)
@@ -99,10 +99,23 @@ def test_programs_get_the_same_as_json(diagnose: Callable[..., str], tmp_path: P
     assert told["findings"][0].keys() == {"rule", "severity", "title", "reading", "change"}
 
 
-@pytest.mark.parametrize("steps", [0, 9])
-def test_a_young_run_is_told_when_to_ask_again(diagnose: Callable[..., str], tmp_path: Path, steps: int):
+@pytest.mark.parametrize(("steps", "done"), [(0, "No step is done yet."), (9, "9 steps are done.")])
+def test_a_young_run_is_told_when_to_ask_again(diagnose: Callable[..., str], tmp_path: Path, steps: int, done: str):
     told = diagnose(str(recorded(tmp_path / "small", HEALTHY, steps)), "--strict")
-    assert f"{steps} steps are done. A reading needs 10" in " ".join(told.split())
+    assert f"{done} A reading needs 10" in " ".join(told.split())
+
+
+def test_groups_that_fill_no_step_are_a_warning_before_the_first_step(diagnose: Callable[..., str], tmp_path: Path):
+    run = recorded(tmp_path / "small", HEALTHY, 0, with_settings(step={"groups": 2}))
+    folder = RunFolder.open(str(run))
+    for ticket in range(10):
+        add_group(folder, ticket)
+        add_scores(folder, ticket, {"exact_match": [1.0, 1.0]})
+    record_once(folder, Database(folder.database))
+    told = " ".join(diagnose(str(run), "--strict", code=1).split())
+    assert told.startswith("small, no finished step warning Nothing to train")
+    assert "10 groups are scored and none of them can be trained" in told
+    assert "Too early to tell" not in told
 
 
 def test_a_run_that_nobody_recorded_cannot_be_read(diagnose: Callable[..., str], tmp_path: Path):

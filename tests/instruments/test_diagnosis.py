@@ -28,7 +28,27 @@ def test_a_history_too_short_to_read_says_how_many_steps_are_needed():
     (finding,) = read({"completions/clipped_ratio": 0.5}, steps=9)
     assert (finding.rule, finding.severity) == ("agrpo/too-few-steps", Severity.NOTE)
     assert finding.reading == "9 steps are done. A reading needs 10; whether a measure rises or falls needs 20."
+    assert finding.change == "Ask again after step 10."
     assert rules(read({"completions/clipped_ratio": 0.5}, steps=10)) == ["agrpo/cut-completions"]
+
+
+def test_few_steps_are_told_as_they_are_without_a_verdict():
+    needed = "A reading needs 10; whether a measure rises or falls needs 20."
+    (finding,) = read({"reward": 0.4, "frac_zero_std_groups": 0.96}, steps=1)
+    so_far = "So far the mean reward is 0.40; in 96 % of the groups all rollouts earn the same reward."
+    assert finding.reading == f"1 step is done. {needed} {so_far}"
+    assert [finding.reading for finding in diagnose([], SETTINGS)] == [f"No step is done yet. {needed}"]
+
+
+def test_a_finding_that_is_silenced_silences_none():
+    order = list(house._SILENCES)  # pyright: ignore[reportPrivateUsage]
+    silenced_by_later = {
+        (first, later)
+        for at, later in enumerate(order)
+        for first in order[:at]
+        if first in house._SILENCES[later]  # pyright: ignore[reportPrivateUsage]
+    }
+    assert silenced_by_later == set()
 
 
 def test_findings_come_worst_first():
@@ -60,11 +80,12 @@ def test_settings_that_are_not_there_are_no_error():
     others = {
         "completions/duplicate_frac": 0.9,
         "frac_zero_std_groups": 0.9,
-        "reward": 0.5,
+        "reward": lambda step: 0.1 * (step % 10),
         "reward_zero_std_groups": 0.5,
     }
     findings = read({**measures, **others, "sample/dropped_stale_count": 5.0, "grad_norm": 1.0}, settings={})
     assert rules(findings) == ["A-115", "A-361"]
+    assert read({**measures, "completions/duplicate_frac": 0.9}, settings={})[0].rule == "A-115"
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
@@ -101,6 +122,11 @@ def healthy_run(chance: random.Random, correlation: float, steps: int) -> list[S
         "sampling/sampling_logp_difference/mean": wander(0.05, 0.02),
         "grad_norm": lambda step: norms[step - 1],
         "rollout/samples_per_rollout": 1.0,
+        "rollout/failed_count": lambda step: float(step % 11 == 0),
+        "rewards/exact_match/failed_frac": wander(0.0, 0.004),
+        "rollout/duration_s": wander(1.0, 0.3),
+        "rollout/score_wait_s": wander(0.1, 0.1),
+        "rollout/score_s": wander(0.3, 0.1),
         "rollout/backpressure_s": wander(0.3, 0.3),
         "rollout/concurrency": wander(128.0, 40.0),
         "rollout/concurrency_cap": 512.0,

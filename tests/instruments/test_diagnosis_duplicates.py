@@ -43,13 +43,31 @@ def test_a_jump_to_all_duplicates_is_sampling_that_is_no_longer_random():
 
 
 def test_a_jump_of_long_ago_is_not_forgotten():
-    measures: dict[str, Measure] = {"completions/duplicate_frac": jumping(0.1, 0.86)}
-    assert rules(read(measures, steps=100)) == ["A-363"]
+    measures: dict[str, Measure] = {"completions/duplicate_frac": jumping(0.1, 0.86), "entropy": 0.5}
+    assert rules(read({**measures, "completions/mean_length": 20.0}, steps=100)) == ["A-363"]
 
 
 def test_duplicates_from_the_first_step_on_are_no_chance_either():
     assert rules(repeated(0.86, entropy=0.5)) == ["A-363"]
-    assert rules(repeated(0.86)) == ["A-363"]
+
+
+def test_without_entropy_nobody_is_accused_unless_the_temperature_is_near_zero():
+    (finding,) = repeated(0.86)
+    assert (finding.rule, finding.severity) == ("agrpo/one-answer", Severity.NOTE)
+    assert "lower optimizer.learning_rate (now 1e-06)" in finding.change
+    assert rules(repeated(jumping(0.1, 0.86))) == ["agrpo/one-answer"]
+    cold = with_settings(engine={"temperature": 0.05})
+    (finding,) = read({"completions/duplicate_frac": 0.86}, cold)
+    assert (finding.rule, finding.severity) == ("A-363", Severity.WARNING)
+    assert finding.change.startswith("Raise engine.temperature (now 0.05): near 0 the likeliest token is always taken")
+
+
+def test_the_last_step_that_trained_says_whether_the_policy_had_more_to_say():
+    def last_trained(entropy: float) -> list[str]:
+        return rules(repeated(jumping(0.1, 0.86), entropy=lambda step: entropy if step == 20 else None))
+
+    assert last_trained(0.09) == []
+    assert last_trained(0.11) == ["agrpo/one-answer"]
 
 
 def test_a_policy_that_knows_one_answer_explains_its_duplicates():
@@ -91,6 +109,14 @@ def test_sampling_that_is_not_random_is_said_once_and_not_as_saturation():
     saturated = {"frac_zero_std_groups": 0.95, "reward_zero_std_groups": 0.5, "reward": 0.5}
     assert rules(repeated(jumping(0.1, 0.86), entropy=0.5, **saturated)) == ["A-363"]
     assert rules(repeated(0.4, entropy=0.5, **saturated)) == ["A-361"]
+    cold = with_settings(engine={"temperature": 0.01})
+    measures = {
+        "completions/duplicate_frac": 0.86,
+        "sampling/masked_mean": 0.1,
+        "grad_norm": lambda step: 0.1 * (step % 20),
+    }
+    flow = {"perf/step_s": 1.0, "perf/rollout_wait_s": 0.9, "rollout/queue_size": 0.0}
+    assert rules(read({**measures, **saturated, **flow, "reward": line(0.4, 0.5)}, cold)) == ["A-363"]
 
 
 def test_growing_surer_at_the_top_is_said_once():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agrpo.instruments.diagnosis import Finding, Severity, diagnose
-from tests.instruments.made_points import SETTINGS, history, line, read, rules
+from tests.instruments.made_points import SETTINGS, Measure, history, line, read, rules
 
 
 def only(findings: list[Finding]) -> tuple[str, Severity, str]:
@@ -61,6 +61,46 @@ def test_completions_cut_where_nothing_passes_are_said_once():
     assert rules(read({**bottom, "completions/clipped_ratio": 0.5})) == ["A-359"]
 
 
+def test_completions_cut_at_first_and_short_afterwards_are_the_length_limits_doing():
+    def at_first(cut: float, reward: Measure = 0.13, now: float = 0.05) -> list[Finding]:
+        measures = {"completions/clipped_ratio": lambda step: cut if step <= 5 else now, "completions/mean_length": 2.8}
+        return read({**measures, "reward": reward})
+
+    (finding,) = at_first(0.24)
+    assert (finding.rule, finding.severity) == ("agrpo/cut-completions", Severity.NOTE)
+    assert finding.title == "The length limit taught short answers, not better ones"
+    assert finding.reading == (
+        "In the first 5 steps 24 % of the completions were cut by the length limit; now 5.0 % are, for answers grew short, 2.8 "
+        "tokens on average. The mean reward went from 0.13 to 0.13."
+    )
+    assert [finding.severity for finding in at_first(0.25)] == [Severity.WARNING]
+    assert len(at_first(0.15)) == 1
+    assert at_first(0.149) == []
+    assert len(at_first(0.18, now=0.09)) == 1
+    assert at_first(0.18, now=0.091) == []
+    assert at_first(0.24, reward=lambda step: 0.13 if step <= 20 else 0.18) == []
+
+
+def test_a_reward_that_fails_is_named():
+    (finding,) = read({"rewards/judge/failed_frac": 0.05, "rewards/format/failed_frac": 0.009})
+    assert (finding.rule, finding.severity) == ("agrpo/reward-fails", Severity.WARNING)
+    assert finding.title == "The reward judge fails"
+    assert finding.reading.startswith(
+        "For 5.0 % of the answered rollouts it raised, timed out or died, and gave no value"
+    )
+    assert "agrpo questions RUN failed_rewards" in finding.change
+    assert [finding.severity for finding in read({"rewards/judge/failed_frac": 0.049})] == [Severity.NOTE]
+    assert [finding.severity for finding in read({"rewards/judge/failed_frac": 0.01})] == [Severity.NOTE]
+
+
+def test_rollouts_without_an_answer_are_told_as_a_share():
+    rule, told = "agrpo/rollouts-fail", "of those of the last 20 steps, came back without an answer."
+    assert only(read({"rollout/failed_count": 2.6})) == (rule, Severity.NOTE, f"52 rollouts, 1.0 % {told}")
+    assert only(read({"rollout/failed_count": 12.8})) == (rule, Severity.WARNING, f"256 rollouts, 5.0 % {told}")
+    assert [finding.severity for finding in read({"rollout/failed_count": 12.7})] == [Severity.NOTE]
+    assert read({"rollout/failed_count": 2.5}) == []
+
+
 def test_samples_dropped_as_stale_are_told_as_a_share():
     rule = "agrpo/stale-drops"
     told = "of what the last 20 steps took, were more than 2 weight updates old."
@@ -86,6 +126,9 @@ def test_a_gradient_far_above_its_median_is_a_spike():
         Severity.NOTE,
         "Its norm reached 5.00, 10 times its median of 0.50. Steps: 25, 33.",
     )
+    still = read({"grad_norm": lambda step: 749.67 if step == 33 else 1e-11})
+    assert only(still)[2] == "Its norm reached 749.67; in most steps it is near 0. Steps: 33."
+    assert read({"grad_norm": lambda step: 0.099 if step == 33 else 1e-11}) == []
     assert spiking(4.99) == []
     assert diagnose(history({"grad_norm": lambda step: 5.0 if step == 20 else 0.5}), SETTINGS) == []
 

@@ -34,8 +34,8 @@ def test_more_and_more_groups_that_all_pass_are_saturated():
     (finding,) = equal(line(0.1, 0.8), 0.95, line(0.5, 0.9))
     assert (finding.rule, finding.severity) == ("A-358", Severity.NOTE)
     assert finding.reading == (
-        "In 63 % of the groups (rising, from 18 %) all rollouts earn the same reward, on average 0.95 in a range of 0 to 1; "
-        "the mean reward of all groups is 0.80. There is little left to learn from these prompts."
+        "In 63 % of the groups (rising, from 18 % to 72 %) all rollouts earn the same reward, on average 0.95 in a range of "
+        "0 to 1; the mean reward of all groups is 0.80, lately 0.85. There is little left to learn from these prompts."
     )
     assert rules(equal(line(0.1, 0.6), 0.9, line(0.5, 0.9))) == ["A-358"]
     assert rules(equal(line(0.1, 0.6), 0.9, 0.9)) == []
@@ -70,7 +70,7 @@ def test_groups_that_passed_and_now_fail_together_are_a_regression():
     )
     assert (finding.rule, finding.severity) == ("A-360", Severity.WARNING)
     assert finding.reading == (
-        "In 60 % of the groups (rising, from 35 %) all rollouts earn the same reward, on average 0.45 in a range of 0 to 1; the "
+        "In 60 % of the groups (rising, from 35 % to 65 %) all rollouts earn the same reward, on average 0.44 in a range of 0 to 1; the "
         "mean reward of all groups is 0.47. It fell from 0.67 to 0.43, and that of those groups from 0.83 to 0.37. Meanwhile "
         "50 % of the rollouts repeat another of their group; entropy is 0.020 nats per token."
     )
@@ -106,7 +106,35 @@ def test_the_range_of_a_reward_of_ones_own_is_what_was_seen_and_says_so():
 def test_a_reward_that_gives_everyone_nothing_never_fires():
     settings = {**SETTINGS, "rewards": [{"name": "my:reward"}]}
     assert rules(equal(1.0, 0.0, 0.0, settings=settings)) == ["A-359"]
-    assert rules(equal(1.0, 3.0, 3.0, settings=settings)) == ["A-361"]
+    (finding,) = equal(1.0, 0.0, 0.0, settings=settings)
+    assert (
+        finding.reading
+        == "In 100 % of the groups all rollouts earn the same reward: 0.00, and no step has shown another."
+    )
+
+
+def test_a_reward_that_gives_everyone_the_same_is_asked_whether_it_is_constant():
+    settings = {**SETTINGS, "rewards": [{"name": "my:reward"}]}
+    (finding,) = equal(1.0, 3.0, 3.0, settings=settings)
+    assert (finding.rule, finding.severity) == ("agrpo/constant-reward", Severity.WARNING)
+    assert finding.reading == "Every rollout of 40 steps earned 3.00: there is nothing to prefer."
+    assert "is it constant?" in finding.change
+    assert rules(equal(1.0, 3.0, lambda step: 3.0 if step > 1 else 2.0, settings=settings)) == ["A-358"]
+    assert rules(equal(1.0, 1.0, 1.0)) == ["A-358"]
+
+
+def test_steps_with_few_equal_groups_say_little_of_what_those_earn():
+    share, reward_of_equal = line(0.06, 0.9), lambda step: 0.0 if step < 24 else 0.95
+    (finding,) = equal(lambda step: 0.02 if step < 24 else 0.9, reward_of_equal, 0.5)
+    assert (finding.rule, "on average 0.95" in finding.reading) == ("A-358", True)
+    assert rules(equal(share, 0.89, line(0.3, 1.0))) == ["A-361"]
+    assert rules(equal(share, line(0.8, 0.95), line(0.3, 1.0))) == ["A-358"]
+
+
+def test_more_room_is_offered_only_where_completions_are_cut():
+    for cut, offered in ((0.01, True), (0.009, False)):
+        (finding,) = equal(0.9, 0.0, 0.0, **{"completions/clipped_ratio": cut})
+        assert ("engine.max_completion_length" in finding.change) is offered
 
 
 def test_a_share_whose_reward_is_not_measured_is_told_without_a_verdict():
@@ -121,6 +149,17 @@ def test_refilled_steps_are_offered_where_groups_are_kept_or_dropped():
         (finding,) = equal(share, 0.97, 0.95, settings=settings)
         told = 'With step.zero_variance = "refill" steps are filled with groups that still teach, at 4.0 times the rollouts.'
         assert (told in finding.change) is offered
+    (finding,) = equal(line(0.3, 0.9), 0.97, 0.95, settings=with_settings(step={"zero_variance": "drop"}))
+    assert "refill" not in finding.change
+
+
+def test_refill_is_named_where_it_is_what_takes_the_rollouts():
+    (finding,) = equal(0.75, 0.97, 0.95)
+    assert finding.change.endswith(
+        'Meanwhile step.zero_variance = "refill" costs 4.0 times the rollouts; with "drop" steps stay short.'
+    )
+    (finding,) = equal(0.75, 0.97, 0.95, settings=with_settings(**{"async": {"max_staleness": 0}}))
+    assert finding.change.endswith("at 4.0 times the rollouts.")
 
 
 def test_a_trend_needs_both_windows_and_a_level_only_one():

@@ -9,6 +9,8 @@ import pytest
 from agrpo.instruments.diagnosis import Finding, Severity, diagnose
 from tests.instruments.made_points import SETTINGS, Measure, history, read, rules, with_settings
 
+DROPS = with_settings(step={"zero_variance": "drop"})
+
 
 def flow(
     wait: float, pressure: float | None, queue: float, settings: dict[str, Any] = SETTINGS, **more: float
@@ -82,8 +84,7 @@ def test_an_empty_queue_and_a_waiting_learner_mean_generation_is_slow():
         reading="Training waits 3.1 s of every 4.0 s step for scored groups; 12 scored samples are queued when a step begins, "
         "which takes 256. Meanwhile the engine generates 8,100 tokens/s, 64 rollouts are in flight, 2 finished groups wait "
         "for scores.",
-        change="Give generation more of the machine (engine.threads, engine.batch_rollouts (now 512)), or less to do: "
-        "engine.max_completion_length (now 64).",
+        change="Give generation more of the machine (engine.threads).",
     )
     (finding,) = flow(wait=0.8, pressure=0.7, queue=128)
     assert (finding.rule, finding.severity) == ("A-113", Severity.NOTE)
@@ -171,15 +172,66 @@ def test_groups_that_wait_longer_for_scores_than_for_the_engine_mean_slow_reward
         "Training waits 3.0 s of every 4.0 s step for scored groups. Meanwhile 64 rollouts are in flight. A rollout takes 1.5 s, "
         "its group then waits 2.5 s for scores, which take 0.5 s."
     )
-    assert rules(scored(1.5)) == ["A-113"]
+    assert finding.change.startswith(
+        "Make the rewards faster ([[rewards]]): a group takes 1.5 s to generate and 3.0 s to score."
+    )
+    assert rules(scored(1.01)) == ["agrpo/scoring-bound"]
+    assert rules(scored(1.0)) == ["A-113"]
     assert rules(flow(wait=0.0, pressure=None, queue=0, duration_s=0.1, score_wait_s=2.5)) == ["A-116"]
     assert rules(flow(wait=3.0, pressure=None, queue=0, duration_s=0.1, score_wait_s=0.8)) == ["A-113"]
 
 
 def test_a_learner_with_little_to_train_waits_without_a_warning():
     measures = {"perf/step_s": 4.0, "perf/rollout_wait_s": 3.0, "rollout/queue_size": 0.0}
-    (finding,) = read({**measures, "batch/samples_per_step": 127.0})
+    (finding,) = read({**measures, "batch/samples_per_step": 127.0}, DROPS)
     assert (finding.rule, finding.severity) == ("A-113", Severity.NOTE)
     assert finding.reading.endswith("Steps are short: 50 % of the samples are trained.")
-    (finding,) = read({**measures, "batch/samples_per_step": 128.0})
+    (finding,) = read({**measures, "batch/samples_per_step": 128.0}, DROPS)
     assert (finding.severity, finding.reading.endswith("which takes 256.")) == (Severity.WARNING, True)
+
+
+def test_throughput_is_no_matter_where_hardly_anything_is_trained():
+    measures = {"perf/step_s": 4.0, "perf/rollout_wait_s": 3.0, "rollout/queue_size": 0.0}
+    assert read({**measures, "batch/samples_per_step": 63.0}, DROPS) == []
+    assert rules(read({**measures, "batch/samples_per_step": 64.0}, DROPS)) == ["A-113"]
+
+
+def test_a_step_that_replaces_most_groups_is_long_for_that_reason():
+    measures = {
+        "perf/step_s": 4.0,
+        "perf/rollout_wait_s": 3.0,
+        "rollout/queue_size": 0.0,
+        "batch/samples_per_step": 40.0,
+    }
+    findings = read({**measures, "frac_zero_std_groups": 0.5})
+    (finding,) = [finding for finding in findings if finding.rule == "A-113"]
+    assert finding.severity is Severity.NOTE
+    assert finding.reading.endswith("Steps are long: 50 % of the generated groups were set aside (equal rewards).")
+    assert "a faster engine would only replace groups faster" in finding.change
+    findings = read({**measures, "frac_zero_std_groups": 0.49})
+    assert "were set aside" not in findings[0].reading
+
+
+def test_slow_scores_come_before_a_tight_allowance():
+    assert rules(flow(wait=3.0, pressure=1.0, queue=0, duration_s=0.1, score_s=4.0)) == ["agrpo/scoring-bound"]
+    assert rules(flow(wait=3.0, pressure=1.0, queue=0, duration_s=0.1, score_s=3.9)) == ["A-115"]
+
+
+def test_only_the_settings_that_bind_are_to_be_changed():
+    def change(batch: int, cut: float) -> str:
+        measures = {
+            "perf/step_s": 4.0,
+            "perf/rollout_wait_s": 3.0,
+            "rollout/queue_size": 0.0,
+            "rollout/concurrency": 96.0,
+        }
+        (finding,) = read(
+            {**measures, "completions/clipped_ratio": cut}, with_settings(engine={"batch_rollouts": batch})
+        )
+        return finding.change
+
+    assert change(96, 0.05) == (
+        "Give generation more of the machine (engine.threads, engine.batch_rollouts (now 96)), or less to do: "
+        "engine.max_completion_length (now 64), which cuts 5.0 % of the completions."
+    )
+    assert change(512, 0.009) == "Give generation more of the machine (engine.threads)."

@@ -47,19 +47,21 @@ def diagnose(
     """Say in words what a run's last steps show, worst first, and which setting to change.
 
     Reads what was recorded, also while the run goes on: who waits for whom, whether the prompts still teach,
-    whether sampling is random, whether training is stable. docs/diagnosis.md explains every rule by its name.
+    whether sampling is random, whether training is stable; before the first steps, whether any group can be trained.
+    docs/diagnosis.md explains every rule by its name.
 
     Example: agrpo diagnose latest --window 50
     """
-    from agrpo.instruments.diagnosis import Severity
+    from agrpo.instruments.diagnosis import Severity, recorded_waiting
     from agrpo.instruments.diagnosis import diagnose as read
     from agrpo.instruments.history import recorded_history
     from agrpo.runs import find
 
     folder = find(run, runs_dir)
     document = folder.document()
+    settings = document["settings"]["tree"]
     points = recorded_history(folder)
-    findings = read(points, document["settings"]["tree"], window=window)
+    findings = read(points, settings, window=window, waiting=recorded_waiting(folder, settings))
     if form is ListFormat.JSON:
         print(json.dumps(_for_programs(document["name"], points[-window:], findings), indent=1, ensure_ascii=False))
     else:

@@ -16,6 +16,8 @@ JUMP = 0.3
 """Rise between the medians of the steps on both sides of a step that counts as a jump."""
 SIDE = 5
 """Steps on each side."""
+COLD = 0.05
+"""A temperature up to here takes the likeliest token nearly always: sampling is not random, whatever the policy knows."""
 OPEN_ANSWER = 2.0
 """Nats per answer: two answers of a policy this undecided are the same one time in seven at least, but seldom always."""
 LEAST_RISE = 0.1
@@ -33,7 +35,8 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
     if share <= NEAR_ZERO:
         yield _healthy(evidence, share)
     elif rollouts and share >= NEAR_ALL * (rollouts - 1) / rollouts and _suddenly(evidence) and not _decided(evidence):
-        yield _not_random(evidence, share, rollouts)
+        accused = _is_cold(evidence) or evidence.mean("entropy") is not None
+        yield (_not_random if accused else _one_answer)(evidence, share, rollouts)
     else:
         yield from _collapse(evidence)
 
@@ -50,17 +53,43 @@ def _healthy(evidence: Evidence, share: float) -> Finding:
 
 def _not_random(evidence: Evidence, share: float, rollouts: int) -> Finding:
     nats = _answer_nats(evidence)
-    undecided = (
-        "" if nats is None else f" Yet the policy leaves {nats:.1f} nats open per answer: it knows more than one."
+    knows_more = nats is not None and nats >= OPEN_ANSWER
+    undecided = f" Yet the policy leaves {nats:.1f} nats open per answer: it knows more than one." if knows_more else ""
+    sampling = (
+        f"Check {evidence.named('engine.temperature')}, {evidence.named('engine.top_k')} and "
+        f"{evidence.named('engine.top_p')}, and that the engine draws every request with its own seed."
+    )
+    warmer = (
+        f"Raise {evidence.named('engine.temperature')}: near 0 the likeliest token is always taken; 1 samples from the "
+        "policy itself."
     )
     return Finding(
         rule="A-363",
         severity=Severity.WARNING,
         title="Sampling is no longer random",
-        reading=f"{percent(share)} of the rollouts repeat another of their group; at {rollouts} rollouts "
-        f"per prompt {percent((rollouts - 1) / rollouts)} would be all of them.{undecided}",
-        change=f"Check {evidence.named('engine.temperature')}, {evidence.named('engine.top_k')} and "
-        f"{evidence.named('engine.top_p')}, and that the engine draws every request with its own seed.",
+        reading=f"{_repeated(share, rollouts)}{undecided}",
+        change=warmer if _is_cold(evidence) else sampling,
+    )
+
+
+def _one_answer(evidence: Evidence, share: float, rollouts: int) -> Finding:
+    """As A-363, where entropy cannot say whether the sampler or the policy is the cause."""
+    return Finding(
+        rule="agrpo/one-answer",
+        severity=Severity.NOTE,
+        title="Every prompt gets one answer",
+        reading=f"{_repeated(share, rollouts)} Entropy was measured in too few of these steps to say whether the policy knows "
+        "no other answer or sampling is not random.",
+        change="Read rollouts. Where they are broken, an update broke the policy: lower "
+        f"{evidence.named('optimizer.learning_rate')}. Where they are sound, check {evidence.named('engine.temperature')}, "
+        f"{evidence.named('engine.top_k')} and {evidence.named('engine.top_p')}.",
+    )
+
+
+def _repeated(share: float, rollouts: int) -> str:
+    return (
+        f"{percent(share)} of the rollouts repeat another of their group; at {rollouts} rollouts per prompt "
+        f"{percent((rollouts - 1) / rollouts)} would be all of them."
     )
 
 
@@ -112,10 +141,17 @@ def _suddenly(evidence: Evidence) -> bool:
 def _decided(evidence: Evidence) -> bool:
     """Whether the policy itself explains the duplicates: it leaves little of an answer open."""
     nats = _answer_nats(evidence)
-    return nats is not None and nats < OPEN_ANSWER and (evidence.setting("engine.temperature") or 1.0) > NEAR_ZERO
+    return nats is not None and nats < OPEN_ANSWER and not _is_cold(evidence)
+
+
+def _is_cold(evidence: Evidence) -> bool:
+    temperature = evidence.setting("engine.temperature")
+    return temperature is not None and temperature <= COLD
 
 
 def _answer_nats(evidence: Evidence) -> float | None:
-    """Entropy of a token times tokens of a completion."""
+    """Entropy of a token times tokens of a completion; where the window has too few, of the last step that trained."""
     entropy, length = evidence.mean("entropy"), evidence.mean("completions/mean_length")
+    if entropy is None:
+        entropy = next(reversed(evidence.values("entropy", evidence.history)), None)
     return None if entropy is None or length is None else entropy * length

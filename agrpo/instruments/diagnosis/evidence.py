@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
@@ -39,6 +40,14 @@ class Evidence:
         return needed_steps(self.size)
 
     @property
+    def zero_variance(self) -> str | None:
+        """What becomes of groups with equal rewards; where the run does not say, `async.max_staleness` decides."""
+        chosen, limit = self.setting("step.zero_variance"), self.setting("async.max_staleness")
+        if chosen is not None or limit is None:
+            return chosen
+        return "keep" if limit == 0 else "refill"
+
+    @property
     def samples_per_step(self) -> float | None:
         """Samples that a step of the window takes, dropped ones included: prompts times rollouts per prompt."""
         first, last = self.window[0], self.window[-1]
@@ -46,6 +55,23 @@ class Evidence:
         if rollouts is None or last.step == first.step:
             return None
         return rollouts * (last.num_prompts - first.num_prompts) / (last.step - first.step)
+
+    @property
+    def set_aside(self) -> float | None:
+        """The share of the window's groups with equal rewards, which `refill` replaces; None without refill or a measure.
+
+        A step that consumes more groups says more.
+        """
+        name = "frac_zero_std_groups"
+        shares = [
+            (after.metrics[name], after.num_prompts - before.num_prompts)
+            for before, after in pairwise(self.window)
+            if name in after.metrics
+        ]
+        consumed = sum(number for _, number in shares)
+        if self.zero_variance != "refill" or not consumed:
+            return None
+        return math.fsum(share * number for share, number in shares) / consumed
 
     def values(self, name: str, points: Sequence[StepPoint] | None = None) -> list[float]:
         """What the measure was, step by step, where it was logged."""
@@ -56,6 +82,17 @@ class Evidence:
         """Over the window's steps; None where fewer than are needed logged it."""
         values = self.values(name)
         return fmean(values) if len(values) >= self.needed else None
+
+    def weighted_mean(self, name: str, weight: str) -> float | None:
+        """As `mean`, over what the measure `weight` counts: a step with little of it says little."""
+        if self.mean(name) is None:
+            return None
+        weights = [point.metrics.get(weight, 0.0) for point in self.window if name in point.metrics]
+        total = math.fsum(weights)
+        values = self.values(name)
+        if not total or len(values) != len(weights):
+            return self.mean(name)
+        return math.fsum(value * share for value, share in zip(values, weights, strict=True)) / total
 
     def median(self, name: str) -> float | None:
         """As `mean`, for a measure with outliers."""
@@ -95,6 +132,11 @@ class Evidence:
 def needed_steps(size: int) -> int:
     """Half a window: fewer steps say more of their noise than of the run."""
     return max(size // 2, 1)
+
+
+def seconds(value: float) -> str:
+    """A duration in words for people: `1.5 s`; two decimals below 0.1 s."""
+    return f"{value:.2f} s" if value < 0.095 else f"{value:.1f} s"
 
 
 def percent(share: float) -> str:

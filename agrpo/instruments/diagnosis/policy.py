@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from statistics import fmean
 
 from agrpo.instruments.diagnosis.evidence import Evidence, percent
 from agrpo.instruments.diagnosis.finding import Finding, Severity
-from agrpo.instruments.diagnosis.reward_range import reward_range
+from agrpo.instruments.diagnosis.reward_range import LEAST_CHANGE, reward_range
 
 LEAST_FALL = 0.1
 """Of the reward's range: the smallest fall of the mean reward that is a warning by itself."""
@@ -32,14 +33,44 @@ EMPTY = 0.05
 """From this share of rollouts without a trained token on there is a warning."""
 SPIKE = 10.0
 """A gradient norm of so many times the median is a spike. Those of a healthy run stay within a factor of 5."""
+LEAST_NORM = 0.01
+"""Of `optimizer.max_grad_norm`: a median below is taken for this much, since a step that hardly moves says nothing."""
+FIRST_STEPS = 5
+"""Steps at a run's start whose cut completions are remembered."""
+CUT_AT_FIRST = 0.15
+"""From this share of theirs on: five steps are noisier than a window."""
+FAILS = 0.01
+"""From this share of rollouts on that failed, or that a reward failed for, there is a note."""
+OFTEN_FAILS = 0.05
+"""From this share on there is a warning."""
 
 
 def findings(evidence: Evidence) -> Iterator[Finding]:
     """Each rule speaks for itself."""
-    for rule in (_reward_falls, _engine_mismatch, _empty_rollouts, _cut, _stale, _masked, _spikes):
+    yield from _rewards_fail(evidence)
+    for rule in (_reward_falls, _engine_mismatch, _rollouts_fail, _empty_rollouts, _cut, _stale, _masked, _spikes):
         finding = rule(evidence)
         if finding is not None:
             yield finding
+
+
+def _rewards_fail(evidence: Evidence) -> Iterator[Finding]:
+    """One finding per reward that fails."""
+    names = {
+        name for point in evidence.window for name in point.metrics if re.fullmatch(r"rewards/.+/failed_frac", name)
+    }
+    for name in sorted(names):
+        share, reward = evidence.mean(name), name.removeprefix("rewards/").removesuffix("/failed_frac")
+        if share is not None and share >= FAILS:
+            yield Finding(
+                rule="agrpo/reward-fails",
+                severity=Severity.WARNING if share >= OFTEN_FAILS else Severity.NOTE,
+                title=f"The reward {reward} fails",
+                reading=f"For {percent(share)} of the answered rollouts it raised, timed out or died, and gave no value: they are "
+                "judged without it, or not at all.",
+                change="Mend what fails: agrpo questions RUN failed_rewards shows the errors. One that is only slow may have a "
+                "longer timeout_seconds ([[rewards]]).",
+            )
 
 
 def _reward_falls(evidence: Evidence) -> Finding | None:
@@ -78,6 +109,24 @@ def _engine_mismatch(evidence: Evidence) -> Finding | None:
     )
 
 
+def _rollouts_fail(evidence: Evidence) -> Finding | None:
+    failed, samples = evidence.total("rollout/failed_count"), evidence.samples_per_step
+    if failed is None or not samples:
+        return None
+    share = failed / (samples * len(evidence.window))
+    if share < FAILS:
+        return None
+    return Finding(
+        rule="agrpo/rollouts-fail",
+        severity=Severity.WARNING if share >= OFTEN_FAILS else Severity.NOTE,
+        title="Rollouts fail",
+        reading=f"{failed:.0f} rollouts, {percent(share)} of those of the last {len(evidence.window)} steps, came back without an "
+        "answer.",
+        change='See why: agrpo sql RUN "SELECT error, count(*) FROM rollouts GROUP BY ALL". Where requests take too long: '
+        f"{evidence.named('engine.request_timeout_seconds')}.",
+    )
+
+
 def _empty_rollouts(evidence: Evidence) -> Finding | None:
     samples = evidence.mean("rollout/samples_per_rollout")
     if samples is None or samples > 1 - EMPTY:
@@ -94,7 +143,7 @@ def _empty_rollouts(evidence: Evidence) -> Finding | None:
 def _cut(evidence: Evidence) -> Finding | None:
     cut = evidence.mean("completions/clipped_ratio")
     if cut is None or cut < CUT:
-        return None
+        return None if cut is None else _cut_at_first(evidence, cut)
     length = evidence.mean("completions/mean_length")
     told = "" if length is None else f" A completion has {length:.0f} tokens on average."
     return Finding(
@@ -103,6 +152,28 @@ def _cut(evidence: Evidence) -> Finding | None:
         title="Completions are cut before they end",
         reading=f"{percent(cut)} of the completions do not end by themselves.{told}",
         change=f"Raise {evidence.named('engine.max_completion_length')}, or reward shorter answers ([[rewards]]).",
+    )
+
+
+def _cut_at_first(evidence: Evidence, cut: float) -> Finding | None:
+    """A policy that was cut and learned to be short instead of right."""
+    start = evidence.history[:FIRST_STEPS]
+    first, reward = evidence.values("completions/clipped_ratio", start), evidence.values("reward", start)
+    now, least = evidence.mean("reward"), LEAST_CHANGE * reward_range(evidence).width
+    if not first or not reward or now is None or fmean(first) < CUT_AT_FIRST or cut > fmean(first) / 2:
+        return None
+    if now >= fmean(reward) + least:
+        return None
+    length = evidence.mean("completions/mean_length")
+    told = "" if length is None else f", {length:.1f} tokens on average"
+    return Finding(
+        rule="agrpo/cut-completions",
+        severity=Severity.WARNING if fmean(first) >= OFTEN_CUT else Severity.NOTE,
+        title="The length limit taught short answers, not better ones",
+        reading=f"In the first {len(start)} steps {percent(fmean(first))} of the completions were cut by the length limit; now "
+        f"{percent(cut)} are, for answers grew short{told}. The mean reward went from {fmean(reward):.2f} to {now:.2f}.",
+        change=f"Raise {evidence.named('engine.max_completion_length')} and start again: what was unlearned is not sampled any "
+        "more.",
     )
 
 
@@ -141,20 +212,25 @@ def _masked(evidence: Evidence) -> Finding | None:
 
 
 def _spikes(evidence: Evidence) -> Finding | None:
-    usual = evidence.median("grad_norm")
-    if not usual:
+    measured = evidence.median("grad_norm")
+    if measured is None:
         return None
+    usual = max(measured, LEAST_NORM * (evidence.setting("optimizer.max_grad_norm") or 1.0))
     spikes = [point for point in evidence.window if point.metrics.get("grad_norm", -math.inf) >= SPIKE * usual]
     if not spikes:
         return None
     norms = evidence.values("grad_norm", spikes)
     steps = ", ".join(str(point.step) for point in spikes[-3:])
+    above = (
+        f", {max(norms) / usual:.0f} times its median of {usual:.2f}"
+        if usual == measured
+        else "; in most steps it is near 0"
+    )
     return Finding(
         rule="agrpo/gradient-spikes",
         severity=Severity.NOTE,
         title="The gradient spikes",
-        reading=f"Its norm reached {max(norms):.2f}, {max(norms) / usual:.0f} times its median of {usual:.2f}. Steps: "
-        f"{steps}.",
+        reading=f"Its norm reached {max(norms):.2f}{above}. Steps: {steps}.",
         change=f"Read the rollouts of those steps. If it happens again, lower {evidence.named('optimizer.max_grad_norm')} or "
         f"{evidence.named('optimizer.learning_rate')}.",
     )

@@ -33,6 +33,11 @@ class RewardRange:
     def width(self) -> float:
         return self.high - self.low
 
+    @property
+    def constant(self) -> bool:
+        """Nothing but one value was ever seen."""
+        return not self.known and math.isclose(self.low, self.high, rel_tol=1e-9)
+
     def near_top(self, reward: float) -> bool:
         return self.width > 0 and reward >= self.high - EDGE * self.width
 

@@ -14,6 +14,8 @@ LOW = 0.25
 """Up to this share of equal-reward groups a step keeps most of its signal."""
 HIGH = 0.5
 """From this share on, most groups teach nothing."""
+CUT = 0.01
+"""From this share of cut completions on, more room could help."""
 MOST_REFILL = 0.8
 """Up to this share refilling is offered: a step then takes five times the rollouts."""
 LEAST_SHARE = 0.1
@@ -27,7 +29,7 @@ class _EqualGroups:
     share: float
     shares: Trend | None
     reward: float
-    """Their mean reward."""
+    """Their mean reward over the window: a step with few of them says little."""
     rewards: Trend | None
     limits: RewardRange
     mean_reward: float
@@ -39,15 +41,35 @@ class _EqualGroups:
         return self.shares is not None and self.shares.rising
 
     @property
+    def at_top(self) -> bool:
+        """As the window has it, or, while the reward rises, as the last steps have it."""
+        if self.limits.near_top(self.reward):
+            return True
+        together, overall = self.rewards, self.mean_rewards
+        if together is None or overall is None or not overall.rising:
+            return False
+        return self.limits.near_top(together.last) and self.limits.near_top(overall.last)
+
+    @property
     def learning(self) -> bool:
         return self.mean_rewards is not None and self.mean_rewards.rising
 
     def __str__(self) -> str:
-        since = f" (rising, from {percent(self.shares.first)})" if self.shares is not None and self.rising else ""
+        shares = self.shares
+        since = f" (rising, from {percent(shares.first)} to {percent(shares.last)})" if shares and shares.rising else ""
+        same = f"In {percent(self.share)} of the groups{since} all rollouts earn the same reward"
+        if self.limits.constant:
+            return f"{same}: {self.reward:.2f}, and no step has shown another."
         return (
-            f"In {percent(self.share)} of the groups{since} all rollouts earn the same reward, on average "
-            f"{self.reward:.2f} in a range of {self.limits}; the mean reward of all groups is {self.mean_reward:.2f}."
+            f"{same}, on average "
+            f"{self.reward:.2f} in a range of {self.limits}; the mean reward of all groups is {self.mean_reward:.2f}"
+            f"{self._lately}."
         )
+
+    @property
+    def _lately(self) -> str:
+        rewards = self.mean_rewards
+        return f", lately {rewards.last:.2f}" if rewards is not None and rewards.rising else ""
 
 
 def findings(evidence: Evidence) -> Iterator[Finding]:
@@ -68,22 +90,35 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
     if groups is None:
         yield from _unplaced(share)
         return
-    for rule in (_regression, _top, _bottom, _mixture):
+    for rule in (_regression, _constant, _top, _bottom, _mixture):
         finding = rule(evidence, groups)
         if finding is not None:
             yield finding
             return
 
 
+def _constant(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
+    """A reward of one's own that has only ever given one value above nothing; below, it never fired (A-359)."""
+    if not groups.limits.constant or groups.share < HIGH or groups.reward <= 0:
+        return None
+    return Finding(
+        rule="agrpo/constant-reward",
+        severity=Severity.WARNING,
+        title="The reward gave the same value to every rollout",
+        reading=f"Every rollout of {len(evidence.history)} steps earned {groups.reward:.2f}: there is nothing to prefer.",
+        change="Look at the reward ([[rewards]]): is it constant? If it is right, the prompts are all solved alike ([prompts]).",
+    )
+
+
 def _top(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
-    if not groups.limits.near_top(groups.reward) or not (groups.share >= HIGH or (groups.rising and groups.learning)):
+    if not groups.at_top or not (groups.share >= HIGH or (groups.rising and groups.learning)):
         return None
     return Finding(
         rule="A-358",
         severity=Severity.NOTE,
         title="Saturated at the top: the prompts are too easy",
         reading=f"{groups} There is little left to learn from these prompts.",
-        change=f"Stop here, or go on with harder prompts ([prompts]).{_refill(evidence, groups.share)}",
+        change=f"Stop here, or go on with harder prompts ([prompts]).{_refill(evidence, groups)}",
     )
 
 
@@ -94,13 +129,14 @@ def _bottom(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
         return None
     clipped = evidence.mean("completions/clipped_ratio")
     cut = "" if clipped is None else f" {percent(clipped)} of the completions are cut before the model ends them."
+    room = f", or more room: {evidence.named('engine.max_completion_length')}" if clipped and clipped >= CUT else ""
     return Finding(
         rule="A-359",
         severity=Severity.WARNING,
         title="Stuck at the bottom: too hard, or the reward never fires",
         reading=f"{groups}{cut}",
         change="Read completions first: does the reward find the answer in them ([[rewards]])? Then try easier prompts "
-        f"([prompts]), a better start (model.path), or more room: {evidence.named('engine.max_completion_length')}.",
+        f"([prompts]) or a better start (model.path){room}.",
     )
 
 
@@ -119,7 +155,7 @@ def _regression(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
 
 
 def _mixture(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
-    if groups.share < HIGH or groups.limits.near_top(groups.reward) or groups.limits.near_bottom(groups.reward):
+    if groups.share < HIGH or groups.at_top or groups.limits.near_bottom(groups.reward):
         return None
     return Finding(
         rule="A-361",
@@ -128,7 +164,7 @@ def _mixture(evidence: Evidence, groups: _EqualGroups) -> Finding | None:
         reading=f"{groups} With 0/1 rewards some prompts are always solved and others never; with finer rewards it may "
         "also be one partial score that all rollouts share.",
         change="Read rollouts of such groups; then leave out prompts that are too easy or too hard ([prompts]), or let the "
-        f"reward tell more apart ([[rewards]]).{_refill(evidence, groups.share)}",
+        f"reward tell more apart ([[rewards]]).{_refill(evidence, groups)}",
     )
 
 
@@ -146,7 +182,8 @@ def _unplaced(share: float) -> Iterator[Finding]:
 
 
 def _equal_groups(evidence: Evidence, share: float) -> _EqualGroups | None:
-    reward, mean_reward = evidence.mean("reward_zero_std_groups"), evidence.mean("reward")
+    reward = evidence.weighted_mean("reward_zero_std_groups", "frac_zero_std_groups")
+    mean_reward = evidence.mean("reward")
     if reward is None or mean_reward is None:
         return None
     limits = reward_range(evidence)
@@ -172,11 +209,12 @@ def _collapse(evidence: Evidence) -> str:
     return f" Meanwhile {'; '.join(told)}." if told else ""
 
 
-def _refill(evidence: Evidence, share: float) -> str:
-    """The setting that makes up for such groups, where it is not on."""
-    if evidence.setting("step.zero_variance") not in ("keep", "drop") or share > MOST_REFILL:
+def _refill(evidence: Evidence, groups: _EqualGroups) -> str:
+    """The setting that makes up for such groups, or what it costs where it is on."""
+    share = groups.share if evidence.set_aside is None else evidence.set_aside
+    price = f"{1 / (1 - share):.1f} times the rollouts" if share < 1 else "ever more rollouts"
+    if evidence.zero_variance == "refill":
+        return f' Meanwhile step.zero_variance = "refill" costs {price}; with "drop" steps stay short.'
+    if evidence.zero_variance is None or groups.share > MOST_REFILL or groups.rising:
         return ""
-    return (
-        ' With step.zero_variance = "refill" steps are filled with groups that still teach, at '
-        f"{1 / (1 - share):.1f} times the rollouts."
-    )
+    return f' With step.zero_variance = "refill" steps are filled with groups that still teach, at {price}.'

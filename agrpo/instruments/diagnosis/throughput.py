@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
-from agrpo.instruments.diagnosis.evidence import Evidence, percent
+from agrpo.instruments.diagnosis.evidence import Evidence, percent, seconds
 from agrpo.instruments.diagnosis.finding import NOTHING, Finding, Severity
 from agrpo.instruments.history import StepPoint
 
@@ -23,6 +23,10 @@ MOSTLY_WAITING = 0.5
 """From this share on, training's wait is a warning."""
 LITTLE = 0.5
 """Below this share of trained samples steps are short because there is little to train, not because training is fast."""
+HARDLY = 0.25
+"""Below this share there is no throughput to speak of: the groups are the cause, not who waits for whom."""
+CUT = 0.01
+"""From this share of cut completions on, the length limit binds."""
 AT_LIMIT = 0.95
 """Rollouts in flight are at a limit from this share of it on: groups start and end whole."""
 LOW_KV_CACHE = 0.6
@@ -50,6 +54,8 @@ class _Flow:
     """Consumed, trained and dropped."""
     trained: float | None
     """The share of those that is trained."""
+    set_aside: float | None
+    """The share of the consumed groups whose rollouts all earn the same, where steps are refilled."""
 
     @property
     def wait(self) -> float:
@@ -58,11 +64,21 @@ class _Flow:
     @property
     def severity(self) -> Severity:
         """Of a cause that keeps training waiting. Where little is trained, training has little to do but wait."""
-        return Severity.WARNING if self.wait >= MOSTLY_WAITING and not self.little_trained else Severity.NOTE
+        idle = self.little_trained or self.replaces
+        return Severity.WARNING if self.wait >= MOSTLY_WAITING and not idle else Severity.NOTE
+
+    @property
+    def replaces(self) -> bool:
+        """Whether steps are long because most groups are replaced."""
+        return self.set_aside is not None and self.set_aside >= LITTLE
 
     @property
     def little_trained(self) -> bool:
         return self.trained is not None and self.trained < LITTLE
+
+    @property
+    def hardly_trained(self) -> bool:
+        return self.trained is not None and self.trained < HARDLY
 
     @property
     def pressure(self) -> float | None:
@@ -72,7 +88,7 @@ class _Flow:
 def findings(evidence: Evidence) -> Iterator[Finding]:
     """One reading at most: the cause that explains the waits."""
     flow = _flow(evidence)
-    if flow is None:
+    if flow is None or (flow.hardly_trained and flow.set_aside is None):
         return
     if evidence.setting("async.max_staleness") == 0:
         yield from _lockstep(evidence, flow)
@@ -95,6 +111,8 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
 
 def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
     if flow.wait < HIGH or (flow.pressure or 0.0) < HIGH:
+        return None
+    if _scoring_seconds(evidence) >= max(evidence.mean("rollout/duration_s") or 0.0, flow.step_seconds):
         return None
     return Finding(
         rule="A-115",
@@ -119,8 +137,7 @@ def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
         title="The server's load is the limit",
         reading=f"{flow.concurrency:.0f} rollouts are in flight where the live cap is {flow.cap:.0f} and "
         f"async.max_concurrent_rollouts is {limit}. {_training_waits(flow)}.",
-        change="Give the server more memory or another replica, or shorten completions: "
-        f"{evidence.named('engine.max_completion_length')}.",
+        change=f"Give the server more memory or another replica{_less_to_do(evidence)}.",
     )
 
 
@@ -142,22 +159,23 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
         severity=Severity.WARNING,
         title="async.max_concurrent_rollouts holds generation back",
         reading=f"{_training_waits(flow)}, while {flow.concurrency:.0f} rollouts are in flight where "
-        f"async.max_concurrent_rollouts is {limit}.{room}",
+        f"async.max_concurrent_rollouts is {limit}.{room}{_little(flow)}",
         change=f"Raise {evidence.named('async.max_concurrent_rollouts')}{_batch_too(evidence)}, if tools and environments "
         "can serve more at once.",
     )
 
 
 def _scoring_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
-    waited, taken = evidence.mean("rollout/score_wait_s"), evidence.mean("rollout/duration_s")
-    if waited is None or taken is None or flow.wait < HIGH or waited <= max(taken, HIGH * flow.step_seconds):
+    scoring, taken = _scoring_seconds(evidence), evidence.mean("rollout/duration_s")
+    if taken is None or flow.wait < HIGH or scoring <= max(taken, HIGH * flow.step_seconds):
         return None
     return Finding(
         rule="agrpo/scoring-bound",
         severity=flow.severity,
         title="Scoring-bound: training waits for rewards",
         reading=f"{_training_waits(flow)}.{_meanwhile(evidence, flow)}",
-        change="Make the rewards faster ([[rewards]]): a group waits longer for its scores than it takes to generate.",
+        change=f"Make the rewards faster ([[rewards]]): a group takes {seconds(taken)} to generate and {seconds(scoring)} to score. "
+        "agrpo questions RUN reward_sources shows the seconds of each.",
     )
 
 
@@ -171,7 +189,7 @@ def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
         severity=flow.severity,
         title="Generation-bound: training waits for rollouts",
         reading=f"{_training_waits(flow)}; {_queued(flow)}.{_meanwhile(evidence, flow)}",
-        change=_faster_generation(evidence),
+        change=_more_that_teach(evidence) if flow.replaces else _faster_generation(evidence),
     )
 
 
@@ -249,6 +267,7 @@ def _flow(evidence: Evidence) -> _Flow | None:
         queued=_mean(evidence.values("rollout/queue_size", steady)),
         samples_per_step=samples,
         trained=None if trained is None or not samples else trained / samples,
+        set_aside=evidence.set_aside,
     )
 
 
@@ -286,10 +305,18 @@ def _meanwhile(evidence: Evidence, flow: _Flow) -> str:
         *([] if unscored is None else [f"{unscored:.0f} finished groups wait for scores"]),
     ]
     told = f" Meanwhile {', '.join(parts)}." if parts else ""
-    little = (
-        f" Steps are short: {percent(flow.trained or 0.0)} of the samples are trained." if flow.little_trained else ""
-    )
-    return told + _way(evidence) + little
+    return told + _way(evidence) + _little(flow)
+
+
+def _little(flow: _Flow) -> str:
+    """That equal rewards, and not speed, decide how much is trained."""
+    if flow.replaces:
+        return (
+            f" Steps are long: {percent(flow.set_aside or 0.0)} of the generated groups were set aside (equal rewards)."
+        )
+    if flow.little_trained and flow.set_aside is None:
+        return f" Steps are short: {percent(flow.trained or 0.0)} of the samples are trained."
+    return ""
 
 
 def _way(evidence: Evidence) -> str:
@@ -298,13 +325,37 @@ def _way(evidence: Evidence) -> str:
     taken, waited, scored = (evidence.mean(name) for name in names)
     if taken is None or waited is None or scored is None:
         return ""
-    return f" A rollout takes {taken:.1f} s, its group then waits {waited:.1f} s for scores, which take {scored:.1f} s."
+    return f" A rollout takes {seconds(taken)}, its group then waits {seconds(waited)} for scores, which take {seconds(scored)}."
+
+
+def _scoring_seconds(evidence: Evidence) -> float:
+    """From a group's end to its scores."""
+    return math.fsum(evidence.mean(name) or 0.0 for name in ("rollout/score_wait_s", "rollout/score_s"))
+
+
+def _more_that_teach(evidence: Evidence) -> str:
+    return (
+        "Ask prompts that are neither too easy nor too hard ([prompts]): a faster engine would only replace groups faster. "
+        'With step.zero_variance = "drop" steps are short instead of long.'
+    )
 
 
 def _faster_generation(evidence: Evidence) -> str:
-    knobs = [evidence.named(key) for key in ("engine.threads", "engine.batch_rollouts") if evidence.has(key)]
-    more = f"more of the machine ({', '.join(knobs)}), or " if knobs else ""
-    return f"Give generation {more}less to do: {evidence.named('engine.max_completion_length')}."
+    """With the settings that bind, and no others."""
+    knobs = [evidence.named(key) for key in ("engine.threads",) if evidence.has(key)]
+    batch, in_flight = evidence.setting("engine.batch_rollouts"), evidence.mean("rollout/concurrency")
+    if batch is not None and in_flight is not None and in_flight >= AT_LIMIT * _fitting(evidence, batch):
+        knobs.append(evidence.named("engine.batch_rollouts"))
+    more = f" ({', '.join(knobs)})" if knobs else ""
+    return f"Give generation more of the machine{more}{_less_to_do(evidence)}."
+
+
+def _less_to_do(evidence: Evidence) -> str:
+    """Shorter completions, where the limit is what ends them; nothing where it is not, or nobody measured it."""
+    cut = evidence.mean("completions/clipped_ratio")
+    if cut is None or cut < CUT:
+        return ""
+    return f", or less to do: {evidence.named('engine.max_completion_length')}, which cuts {percent(cut)} of the completions"
 
 
 def _fitting(evidence: Evidence, limit: int) -> int:
