@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
 RECENT_STEPS = 20
 """Step intervals that the pace is taken from: enough to even out a checkpoint, few enough to follow a change."""
+NEWEST_STEPS = 5
+"""Where the newest intervals are the longer ones, they are the pace: in a run whose answers grow, every step takes longer."""
+LATE_SECONDS = 10.0
+"""A step that takes so much longer than the usual one is late; at least half of the usual time."""
+FIRST_STEP_SECONDS = 20.0
+"""The usual time of an attempt's first step, of which nothing is known: it loads the model and meets a cold engine."""
 
 
 def share_done(document: Mapping[str, Any], point: StepPoint) -> float:
@@ -24,22 +30,43 @@ def share_done(document: Mapping[str, Any], point: StepPoint) -> float:
     return 0.0 if end is None else min(1.0, _reached(document, point) / end)
 
 
-def seconds_left(document: Mapping[str, Any], points: Sequence[StepPoint]) -> float | None:
-    """Seconds from the newest of `points`, ordered by step, to the run's end at the pace of its recent steps.
+def usual_seconds(points: Sequence[StepPoint]) -> float | None:
+    """Seconds from a step to the next at the run's pace. None before the newest attempt has two steps.
 
-    The pace is the median interval of the last 20 steps of the newest point's attempt, so that neither a pause between
-    two attempts nor one slow step counts. None before that attempt has two steps, or where nothing tells the end.
+    The larger of the medians of the last 5 and the last 20 intervals of the newest point's attempt, so that neither a
+    pause between two attempts nor one slow step counts, and steps that grow do.
     """
-    end = _end(document)
-    recent = _recent(points)
-    if end is None or len(recent) < 2:
+    intervals = [after.finished_at - before.finished_at for before, after in pairwise(_recent(points))]
+    return max(median(intervals), median(intervals[-NEWEST_STEPS:])) if intervals else None
+
+
+def late_seconds(points: Sequence[StepPoint], *, attempt: int | None) -> float:
+    """How long after the last step, or after the beginning of `attempt`, the step at work is late.
+
+    `attempt`: the one at work, None before it has begun.
+    """
+    usual = usual_seconds(points) if points and points[-1].attempt == attempt else None
+    if usual is None:
+        usual = FIRST_STEP_SECONDS
+    return usual + max(LATE_SECONDS, usual / 2)
+
+
+def seconds_left(document: Mapping[str, Any], points: Sequence[StepPoint], *, since_step: float = 0.0) -> float | None:
+    """Seconds to the run's end at its `usual_seconds`. None before the pace is known, or where nothing tells the end.
+
+    `points` are ordered by step. `since_step`: seconds that have passed since the newest; they are taken off until the
+    step at work takes longer than usual, since nobody knows what it still takes.
+    """
+    end, usual = _end(document), usual_seconds(points)
+    if end is None or usual is None:
         return None
-    intervals = [after.finished_at - before.finished_at for before, after in pairwise(recent)]
+    recent = _recent(points)
     reached = _reached(document, recent[-1])
-    per_step = (reached - _reached(document, recent[0])) / len(intervals)
+    per_step = (reached - _reached(document, recent[0])) / (len(recent) - 1)
     if per_step <= 0:
         return None
-    return max(0.0, end - reached) / per_step * median(intervals)
+    left = max(0.0, end - reached) / per_step * usual
+    return max(0.0, left - min(max(0.0, since_step), usual))
 
 
 def max_steps(document: Mapping[str, Any]) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agrpo.instruments.live.curves import chart, columns_of
 
 
@@ -14,9 +16,15 @@ def test_a_chart_of_two_rows_has_sixteen_levels_and_its_top_row_first():
     assert chart([0.0, 8.0, 15.0], 2) == [" ▁█", "▁██"]
 
 
-def test_values_that_are_all_equal_stand_at_half_the_height():
-    assert chart([3.0, 3.0], 1) == ["▄▄"]
-    assert chart([3.0, 3.0], 2) == ["  ", "██"]
+def test_values_that_are_all_equal_are_a_low_line():
+    assert chart([3.0, 3.0], 1) == ["▁▁"]
+    assert chart([3.0, 3.0], 2) == ["  ", "▁▁"]
+
+
+def test_a_step_without_a_value_is_a_gap_and_the_others_stay_in_their_columns():
+    assert chart([0.0, math.nan, 7.0], 1) == ["▁ █"]
+    assert columns_of([1.0, math.nan, math.nan, math.nan], 2)[0] == 1.0
+    assert math.isnan(columns_of([1.0, math.nan, math.nan, math.nan], 2)[1])
 
 
 def test_a_terminal_without_blocks_gets_plain_characters():

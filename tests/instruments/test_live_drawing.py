@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
 from rich.console import Console
 
 from agrpo.instruments.diagnosis import Finding, Severity
-from agrpo.instruments.live.drawing import Drawing, duration
+from agrpo.instruments.live.drawing import Drawing
 from agrpo.instruments.live.looking import Look, StageWord, State
-from agrpo.instruments.live.notices import Notice
-from tests.instruments.watched import document, looked, point
+from agrpo.instruments.live.notices import FoldedNotices, Notice
+from tests.instruments.watched import NOW, document, looked, point
 
 POINTS = [
     point(1, reward=0.2),
@@ -26,7 +27,8 @@ POINTS = [
         frac_zero_std_groups=0.66,
         sample__staleness_mean=1.5,
         sample__staleness_max=2.0,
-        rollout__queue_size=88.0,
+        perf__step_s=4.1,
+        perf__rollout_wait_s=3.9,
         rollout__generated_tokens_per_s=3456.7,
         perf__wall_clock_forwarded_tokens_per_s=2122.4,
     ),
@@ -76,16 +78,36 @@ def test_a_resumed_run_tells_its_attempt():
     assert shown(looked([point(1, attempt=2)]))[0].endswith("training, attempt 2")
 
 
+def test_a_late_step_is_told_instead_of_a_time_that_nobody_knows():
+    look = looked(POINTS, at=NOW + 34.0)
+    assert shown(look, width=60)[1].endswith("75 %  no step for 34 s")
+    assert shown(looked(POINTS[:2], at=NOW + 8.0), width=60)[1].endswith("50 %  about 10 s left")
+    assert shown(looked(at=NOW + 34.0))[1] == "no step is done yet, after 34 s"
+
+
 def test_every_measure_has_its_unit_and_one_that_was_not_logged_is_left_out():
     look = looked(POINTS)
     assert line_of("tokens/s", look, 60) == "tokens/s       3,457 generated, 2,122 forwarded"
+    assert line_of("step time", look, 60) == "step time      4.1 s, of it 3.9 s waiting for groups"
     assert line_of("completions", look, 60) == "completions    15.8 tokens, 12 % cut off"
     assert line_of("entropy", look, 60) == "entropy        0.037 nats"
     assert line_of("equal rewards", look, 60) == "equal rewards  66 % of the groups"
     assert line_of("staleness", look, 60) == "staleness      mean 1.5, max 2 of 2 versions"
-    assert line_of("queue", look, 60) == "queue          11 groups scored; 88 samples when choosing"
-    assert line_of("run-ahead", look, 60) == "run-ahead      15 of 69 groups (3 generating, 1 unscored)"
+    assert line_of("run-ahead", look) == "run-ahead      15 of 69 groups: 3 generating, 1 unscored, 11 scored"
     assert not [line for line in shown(looked(POINTS[:1])) if line.startswith(("entropy", "tokens/s", "staleness"))]
+
+
+def test_more_groups_than_are_allowed_now_are_not_a_part_of_them():
+    look = looked(POINTS)
+    pipeline = replace(look.pipeline, most=12)
+    told = line_of("run-ahead", replace(look, pipeline=pipeline))
+    assert told == "run-ahead      15 groups, 12 allowed: 3 generating, 1 unscored, 11 scored"
+
+
+def test_a_value_that_the_newest_step_lacks_is_told_with_its_step():
+    look = looked([point(1, entropy=0.5, frac_zero_std_groups=0.9), point(2), point(3, frac_zero_std_groups=1.0)])
+    assert line_of("entropy", look, 60) == "entropy        0.500 nats (step 1)"
+    assert line_of("equal rewards", look, 60) == "equal rewards  100 % of the groups"
 
 
 def test_a_measure_has_its_own_curve_where_the_terminal_is_wide_enough():
@@ -94,9 +116,29 @@ def test_a_measure_has_its_own_curve_where_the_terminal_is_wide_enough():
     assert line_of("entropy", look, 78) == "entropy        0.750 nats"
 
 
+def test_the_curves_of_all_measures_have_a_step_in_the_same_column():
+    steps = [
+        point(1, entropy=0.2, perf__step_s=1.0),
+        point(2, perf__step_s=2.0),
+        point(3, entropy=0.4, perf__step_s=3.0),
+    ]
+    assert line_of("entropy", looked(steps))[55:] == "▁ █"
+    assert line_of("step time", looked(steps))[55:] == "▁▅█"
+
+
+def test_a_reward_that_never_changes_is_a_low_line_with_one_number():
+    rows = shown(looked([point(step, reward=0.0) for step in (1, 2, 3, 4)]), width=36, height=19)[3:7]
+    assert rows == [
+        "        │",
+        " reward │",
+        "  0.000 │▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁",
+        "         step 4: reward 0.000",
+    ]
+
+
 def test_the_reward_curve_has_its_extremes_at_the_axis_and_the_newest_below():
     look = looked([point(step, reward=0.1 * step) for step in (1, 2, 3, 4)])
-    assert shown(look, width=36, height=18)[3:7] == [
+    assert shown(look, width=36, height=19)[3:7] == [
         "  0.400 │                  ██████",
         " reward │      ▁▁▁▁▁▁████████████",
         "  0.100 │▁▁▁▁▁▁██████████████████",
@@ -113,7 +155,7 @@ def test_stages_say_what_they_do_what_they_wait_for_and_since_when():
         StageWord(name="recorder", spoken=False),
     ]
     look = looked(POINTS, stages=stages)
-    assert line_of("generator", look) == "○ generator    waits for leave to start ticket 8, 16 s"
+    assert line_of("generator", look) == "○ generator    waits 16 s for leave to start ticket 8"
     assert line_of("scorer", look) == "! scorer       silent for 20 s; it worked"
     assert line_of("learner", look) == "● learner      works"
     assert line_of("recorder", look) == "○ recorder     has not spoken yet"
@@ -123,7 +165,8 @@ def test_a_run_without_a_step_says_so():
     lines = shown(looked(state=State.STARTING))
     assert lines[0].endswith("starting")
     assert lines[1] == "no step is done yet"
-    assert "reward   nothing scored yet" in lines
+    assert not any(line.startswith("reward") for line in lines)
+    assert "reward   no step has one yet" in shown(looked([point(1)]))
 
 
 def test_a_finished_run_shows_neither_stages_nor_queue_nor_time_left():
@@ -150,6 +193,36 @@ def test_a_taller_terminal_shows_more_of_the_newest_warnings():
     assert told[40] == ["odd 3", "odd 4", "odd 5", "odd 6", "odd 7", "odd 8"]
 
 
+def test_long_texts_are_wrapped_into_free_rows():
+    change = "Raise the number of generations, or lower the temperature, and look at it again later."
+    finding = Finding(rule="A-1", severity=Severity.NOTE, title="Answers repeat", reading="r", change=change)
+    waits = "scored groups: 3 of 32 places filled, 507 set aside because all their rewards are equal"
+    learner = StageWord(name="learner", spoken=True, waiting_for=waits, waited_seconds=12.9)
+    lines = shown(looked(POINTS, stages=[learner], findings=[finding]))
+    assert lines[-5:] == [
+        "○ learner      waits 12 s for scored groups: 3 of 32 places filled, 507 set",
+        "               aside because all their rewards are equal",
+        "",
+        "note           Answers repeat. Raise the number of generations, or lower the",
+        "               temperature, and look at it again later.",
+    ]
+
+
+def test_where_no_row_is_free_a_long_text_is_cut_off_and_its_end_said():
+    finding = Finding(rule="A-1", severity=Severity.NOTE, title="Answers repeat " * 9, reading="r", change="Nothing.")
+    lines = shown(looked(POINTS, findings=[finding], notices=NOTICES), height=21)
+    assert lines[-2].endswith("Answ…")
+    assert lines[-1] == "16:09:48 warning scorer: odd 8"
+
+
+def test_warnings_of_one_kind_are_one_line_with_their_number():
+    folded = FoldedNotices()
+    folded.add(replace(notice, text=f"ticket {number}: odd") for number, notice in enumerate([*NOTICES] * 150))
+    folded.add([replace(NOTICES[0], text="even")])
+    lines = shown(looked(POINTS, notices=folded.newest()))
+    assert lines[-2:] == ["16:09:48 warning scorer ×1,350: ticket 1349: odd", "16:09:40 warning scorer: even"]
+
+
 @pytest.mark.parametrize("height", [1, 3, 8, 16, 24, 40])
 @pytest.mark.parametrize("width", [1, 10, 24, 80, 200])
 def test_no_terminal_is_too_small(width: int, height: int):
@@ -163,13 +236,3 @@ def test_a_terminal_without_blocks_gets_plain_characters():
     assert "\n".join(lines).isascii()
     assert "###" in lines[1]
     assert "* learner      works" in lines
-
-
-def test_durations_are_rounded_as_one_would_say_them():
-    assert [duration(seconds) for seconds in (0.4, 89.0, 95.0, 5000.0, 11_100.0)] == [
-        "0 s",
-        "89 s",
-        "2 min",
-        "83 min",
-        "3 h 05 min",
-    ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agrpo import stages
+from agrpo.instruments.live import looking
 from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onlooker, State
-from agrpo.queue.run_folder import RunFolder
-from agrpo.records.progress import Hint
-from tests.database.synthetic import add_step
+from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import Attempt, Hint, StepTimings
+from tests.database.synthetic import add_attempt, add_done, add_group, add_plan, add_scores, add_step
 from tests.instruments.watched import document, going_on
 
 
@@ -32,13 +34,56 @@ def test_a_stage_that_waits_has_waited_since_before_it_last_said_so(tmp_path: Pa
     assert [stage.name for stage in look.stages if not stage.spoken] == ["generator", "scorer", "recorder"]
 
 
-def test_a_stage_is_silent_after_ten_seconds_and_the_recorder_after_its_pause_more(tmp_path: Path):
+def silent_after(folder: RunFolder, stage: str, seconds: float) -> bool:
+    """Whether the stage is said to be silent so long after its last word."""
+    look = Onlooker(folder).look(beat_at(folder, stage) + seconds)
+    return next(word.silent for word in look.stages if word.name == stage)
+
+
+def test_a_stage_is_silent_after_ten_seconds_and_the_recorder_which_may_rest_after_45(tmp_path: Path):
     folder = going_on(tmp_path / "run")
     folder.beat("scorer", None)
     folder.beat("recorder", None)
-    onlooker, later = Onlooker(folder), beat_at(folder, "recorder") + 11.0
-    assert [stage.name for stage in onlooker.look(later).stages if stage.silent] == ["scorer"]
-    assert [stage.name for stage in onlooker.look(later + 1.5).stages if stage.silent] == ["scorer", "recorder"]
+    assert [silent_after(folder, "scorer", seconds) for seconds in (9.0, 11.0)] == [False, True]
+    assert [silent_after(folder, "recorder", seconds) for seconds in (44.0, 46.0)] == [False, True]
+
+
+def test_the_learner_is_silent_after_three_of_its_longest_steps(tmp_path: Path):
+    folder = RunFolder.create(str(tmp_path / "run"), document())
+    add_attempt(folder, 0)
+    folder.beat("learner", None)
+    assert [silent_after(folder, "learner", seconds) for seconds in (119.0, 121.0)] == [False, True]
+    add_group(folder, 0)
+    add_scores(folder, 0)
+    add_done(folder, add_plan(folder, StepKey(0, 1), [0]), timings=StepTimings(step_seconds=12.0, wait_seconds=4.0))
+    assert [silent_after(folder, "learner", seconds) for seconds in (23.0, 25.0)] == [False, True]
+    add_attempt(folder, 1)
+    assert [silent_after(folder, "learner", seconds) for seconds in (119.0, 121.0)] == [False, True]
+
+
+def test_a_step_is_awaited_since_the_newest_one_or_the_beginning_of_the_attempt(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    done = folder.done(StepKey(0, 1))
+    assert done is not None
+    assert Onlooker(folder).look(done.finished_at + 7.0).idle_seconds == 7.0
+    resumed = Attempt(attempt=1, host="here", pid=1, started_at=done.finished_at + 900.0)
+    folder.write_attempt(resumed)
+    look = Onlooker(folder).look(done.finished_at + 907.0)
+    assert (look.attempt, look.idle_seconds, look.late) == (1, 7.0, False)
+
+
+def test_a_resume_is_given_the_time_of_a_first_step(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    done = folder.done(StepKey(0, 1))
+    assert done is not None
+    resumed_at = done.finished_at + 900.0
+    onlooker = Onlooker(folder, since=resumed_at)
+    assert [onlooker.look(resumed_at + passed).late for passed in (29.0, 31.0)] == [False, True]
+    assert onlooker.look(resumed_at).attempt is None
+
+
+def test_the_stages_are_those_of_a_run():
+    assert looking.STAGES == stages.STAGES
 
 
 def test_the_state_follows_what_the_stages_say(tmp_path: Path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agrpo.instruments.live.notices import FIRST_BYTES, FollowedNotices, notice_of
+from agrpo.instruments.live.notices import FIRST_BYTES, FollowedNotices, Notice, notice_of
 from agrpo.queue.run_folder import EventStream, RunFolder
+from agrpo.stages.output import LogFile
 from tests.database.synthetic import new_run
 
 WARNING = "2026-11-29T16:09:42Z WARNING agrpo.stages.generator ticket 3: 1 of 8 rollouts failed"
@@ -81,3 +82,51 @@ def test_restarts_and_failures_that_the_supervisor_tells_are_notices(tmp_path: P
     assert notice.at == datetime.fromtimestamp(event.at, UTC)
     events.write("stage_failed", stage="learner", pid=2, reason="ended with exit code 1")
     assert told(followed) == ["error: learner: failed: ended with exit code 1"]
+
+
+def test_a_log_that_is_rotated_is_read_to_its_end_before_the_new_one(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    log = LogFile(log_of(folder), rotate_bytes=4 * len(WARNING))
+    followed = FollowedNotices(folder)
+    told_of: list[str] = []
+    for number in range(23):
+        log.write(f"{WARNING} {number:02d}".encode())
+        if number % 3 == 0:
+            told_of += told(followed)
+    log.close()
+    assert told_of + told(followed) == [f"{TOLD} {number:02d}" for number in range(23)]
+
+
+def test_logs_that_were_filled_between_two_looks_are_all_read(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    log = LogFile(log_of(folder), rotate_bytes=4 * len(WARNING))
+    log.write(WARNING.encode())
+    followed = FollowedNotices(folder)
+    followed.update()
+    for number in range(10):
+        log.write(f"{WARNING} {number}".encode())
+    log.close()
+    assert told(followed) == [f"{TOLD} {number}" for number in range(10)]
+
+
+def test_a_log_that_is_missing_in_the_middle_of_a_rotation_is_read_at_the_next_look(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    path = log_of(folder)
+    path.write_text("")
+    followed = FollowedNotices(folder)
+    followed.update()
+    path.write_text(f"{WARNING}\n")
+    path.replace(path.with_name(f"{path.name}.1"))
+    path.symlink_to(tmp_path / "nowhere")
+    assert told(followed) == []
+    path.unlink()
+    path.write_text(f"{WARNING} anew\n")
+    assert told(followed) == [TOLD, f"{TOLD} anew"]
+
+
+def test_warnings_of_one_kind_differ_in_numbers_and_ids_only():
+    def kind(text: str) -> str:
+        return Notice(at=None, level="warning", stage="scorer", text=text).kind
+
+    assert kind("ticket 3: 1 of 8 rollouts failed (run-20261129.log)") == kind("ticket 41: 2 of 8 rollouts failed (a7)")
+    assert kind("ticket 3: judge down") != kind("ticket 3: judge late")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agrpo.instruments.history import StepPoint
-from agrpo.instruments.progress import seconds_left, share_done
+from agrpo.instruments.progress import late_seconds, seconds_left, share_done, usual_seconds
 
 
 def document(*, prompts_per_epoch: int = 50, **stop: int | None) -> dict[str, Any]:
@@ -62,3 +62,27 @@ def test_the_pause_before_a_resume_and_steps_of_long_ago_do_not_count():
 
 def test_a_run_past_its_end_has_no_time_left():
     assert seconds_left(document(max_steps=2), [point(1, 0.0), point(2, 1.0)]) == 0.0
+
+
+def test_steps_that_grow_are_paced_by_the_newest_five():
+    ends = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 26.0, 46.0, 66.0, 86.0, 106.0]
+    points = [point(step, end) for step, end in enumerate(ends, start=1)]
+    # Eleven intervals: six of 1 s, then five of 20 s.
+    assert usual_seconds(points) == 20.0
+    assert seconds_left(document(max_steps=14), points) == 2 * 20.0
+
+
+def test_the_time_left_stands_still_once_the_step_at_work_takes_longer_than_usual():
+    points = [point(1, 0.0), point(2, 4.0)]
+    left = [seconds_left(document(max_steps=4), points, since_step=passed) for passed in (0.0, 3.0, 4.0, 30.0)]
+    assert left == [8.0, 5.0, 4.0, 4.0]
+
+
+def test_a_step_is_late_after_half_the_usual_time_and_at_least_ten_seconds_more():
+    assert late_seconds([point(1, 0.0), point(2, 4.0)], attempt=0) == 14.0
+    assert late_seconds([point(1, 0.0), point(2, 60.0)], attempt=0) == 90.0
+
+
+def test_of_an_attempt_that_has_done_no_step_nothing_usual_is_known():
+    assert late_seconds([], attempt=0) == 30.0
+    assert late_seconds([point(1, 0.0), point(2, 4.0)], attempt=1) == 30.0

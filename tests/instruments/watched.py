@@ -20,6 +20,7 @@ NOW = 1_700_000_100.0
 def document(**stop: Any) -> dict[str, Any]:
     tree = {
         "run": {"name": "small"},
+        "step": {"groups": 1, "zero_variance": None},
         "async": {"max_staleness": 2},
         "stop": stop or {"max_steps": 4},
         "recorder": {"every_seconds": 2.0},
@@ -42,15 +43,19 @@ def looked(
     findings: Sequence[Finding] = (),
     told: Mapping[str, Any] | None = None,
     ended: bool = False,
+    at: float = NOW,
+    attempt: int | None = None,
 ) -> Look:
     """A look at `NOW`; every stage works unless something else is given."""
     return Look(
-        at=NOW,
+        at=at,
         document=told or document(),
         url="/runs/small",
         state=state,
         ended=ended,
         points=points,
+        attempt=attempt if attempt is not None else points[-1].attempt if points else 0,
+        moved_at=points[-1].finished_at if points else NOW,
         new_points=points,
         stages=[StageWord(name=name, spoken=True) for name in STAGES] if stages is None else stages,
         pipeline=Pipeline(generating=3, unscored=1, scored=11, most=69),

@@ -19,9 +19,10 @@ PANEL = Panel.LOOK
 def watch(run: RunArgument = "latest", runs_dir: DirOption = "./runs", plain: PlainOption = False) -> None:
     """See a run as it goes on, from any terminal, without keeping it waiting.
 
-    Shows how far it is and how long it will take; reward, tokens per second, completion length, entropy and groups with
-    equal rewards; how many groups wait and how stale the trained ones are; what every stage does or waits for; the newest
-    warnings and what to make of it all. Into a pipe: one line per step. Reads the run's folder and not its database.
+    Shows how far it is and how long it will take; reward, tokens per second, time of a step, completion length, entropy and
+    groups with equal rewards; how stale the trained groups are and how many are begun and not trained; what every stage does
+    or waits for; the newest warnings and what to make of it all. Into a pipe: one line per step, and one where no step comes.
+    Reads the run's folder and not its database.
 
     Ends with the run. Ctrl-C ends the watching, and the run goes on. A finished run is shown once.
 

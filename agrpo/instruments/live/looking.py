@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,19 +9,25 @@ from typing import Any
 
 from agrpo.instruments.diagnosis import Finding, diagnose
 from agrpo.instruments.history import FollowedHistory, StepPoint
-from agrpo.instruments.live.notices import FollowedNotices, Notice
+from agrpo.instruments.live.notices import FoldedNotices, FollowedNotices, Notice
+from agrpo.instruments.progress import RECENT_STEPS, late_seconds
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.progress import Hint
+from agrpo.records.progress import Attempt, Hint, load
 
 STAGES = ("generator", "scorer", "learner", "recorder")
 """The stages of a run, in the order of a group's walk."""
 SILENT_SECONDS = 10.0
-"""A stage that has said nothing for longer is said to be silent. The recorder's own pause comes on top."""
+"""A stage that has said nothing for longer is said to be silent, unless it may well be at work without a word."""
+RECORDER_SILENT_SECONDS = 45.0
+"""It rests for up to 10 s between two passes and for up to 30 s while its database is locked."""
+LEARNER_SILENT_STEPS = 3.0
+"""The learner speaks between steps only: it is silent after so many times its longest step of late, without the waiting."""
+FIRST_STEP_SILENT_SECONDS = 120.0
+"""Before an attempt's first step the learner loads the model and warms up."""
 ENDED_SECONDS = 3.0
 """A finished run of which no stage has spoken for so long has ended."""
 STOPPED_SECONDS = 60.0
 """An unfinished run of which no stage has spoken for so long is not being worked on."""
-KEPT_NOTICES = 20
 
 
 class State(StrEnum):
@@ -80,12 +85,16 @@ class Look:
     """Finished, or left alone for so long that nothing more is to be expected."""
     points: Sequence[StepPoint]
     """The history, by step."""
+    attempt: int | None
+    """The learner's incarnation at work; None before it has begun."""
+    moved_at: float
+    """Unix seconds: when the newest step was done, or that attempt began, or watching it, whatever came last."""
     new_points: Sequence[StepPoint]
     """Those that the look before did not see."""
     stages: Sequence[StageWord]
     pipeline: Pipeline
     notices: Sequence[Notice]
-    """The newest warnings, oldest first."""
+    """The newest warning of each kind, oldest first."""
     new_notices: Sequence[Notice]
     findings: Sequence[Finding]
 
@@ -93,6 +102,17 @@ class Look:
     def settings(self) -> Mapping[str, Any]:
         """The run's settings tree."""
         return self.document["settings"]["tree"]
+
+    @property
+    def idle_seconds(self) -> float:
+        """Since the newest step was done."""
+        return max(0.0, self.at - self.moved_at)
+
+    @property
+    def late(self) -> bool:
+        """The step at work takes longer than it should."""
+        at_work = not self.ended and self.state is not State.FINISHED
+        return at_work and self.idle_seconds > late_seconds(self.points, attempt=self.attempt)
 
 
 class Onlooker:
@@ -105,19 +125,22 @@ class Onlooker:
         self._document = folder.document()
         self._history = FollowedHistory(folder)
         self._followed = FollowedNotices(folder)
-        self._notices: deque[Notice] = deque(maxlen=KEPT_NOTICES)
+        self._notices = FoldedNotices()
         self._findings: Sequence[Finding] = ()
-        self._heard_at: float | None = None
+        self._attempt: Attempt | None = None
+        self._began_at: float | None = None
 
     def look(self, now: float) -> Look:
         """The run as it is `now` (Unix seconds, of the clock that the stages use)."""
         new_points = self._history.update()
         points = self._history.points
+        new_notices = self._followed.update()
         if new_points:
             self._findings = diagnose(points, self._document["settings"]["tree"])
-        new_notices = self._followed.update()
-        self._notices.extend(new_notices)
-        hint, stages = self._folder.hint(), self._stages(now)
+        self._notices.add(new_notices)
+        self._began_at = now if self._began_at is None else self._began_at
+        self._find_attempt()
+        hint, stages = self._folder.hint(), self._stages(points, now)
         state = _state(hint, stages, points)
         return Look(
             at=now,
@@ -126,37 +149,71 @@ class Onlooker:
             state=state,
             ended=self._has_ended(state, stages, now),
             points=points,
+            attempt=self._attempt_number,
+            moved_at=self._moved_at(points),
             new_points=new_points,
             stages=stages,
             pipeline=self._pipeline(hint, points),
-            notices=list(self._notices),
+            notices=self._notices.newest(),
             new_notices=new_notices,
             findings=self._findings,
         )
 
-    def _stages(self, now: float) -> list[StageWord]:
+    def _find_attempt(self) -> None:
+        newest = max(self._folder.attempts(), default=None)
+        if newest is not None and (self._attempt is None or self._attempt.attempt != newest):
+            data = self._folder.filesystem.get(f"attempts/{newest:06d}.json")
+            self._attempt = None if data is None else load(Attempt, memoryview(data))
+
+    @property
+    def _attempt_number(self) -> int | None:
+        """None where the newest is of an earlier try."""
+        return None if self._attempt is None or self._attempt.started_at < self._since else self._attempt.attempt
+
+    def _moved_at(self, points: Sequence[StepPoint]) -> float:
+        moments = [self._since, *(point.finished_at for point in points[-1:])]
+        moments += [self._attempt.started_at] if self._attempt else []
+        return max(moments) or self._began_at or 0.0
+
+    def _stages(self, points: Sequence[StepPoint], now: float) -> list[StageWord]:
         beats = {beat["stage"]: beat for beat in self._folder.beats() if beat["at"] >= self._since}
         names = [*STAGES, *sorted(beats.keys() - set(STAGES))]
-        return [self._word(name, beats.get(name), now) for name in names]
+        return [self._word(name, beats.get(name), points, now) for name in names]
 
-    def _word(self, name: str, beat: Mapping[str, Any] | None, now: float) -> StageWord:
+    def _word(self, name: str, beat: Mapping[str, Any] | None, points: Sequence[StepPoint], now: float) -> StageWord:
         if beat is None:
             return StageWord(name=name, spoken=False)
         quiet = max(0.0, now - beat["at"])
-        pause = self._document["settings"]["tree"]["recorder"]["every_seconds"] if name == "recorder" else 0.0
         return StageWord(
             name=name,
             spoken=True,
             waiting_for=beat["waiting_for"],
             waited_seconds=beat["waited_seconds"] + quiet,
             quiet_seconds=quiet,
-            silent=quiet > SILENT_SECONDS + pause,
+            silent=quiet > self._allowance(name, points),
         )
 
+    def _allowance(self, name: str, points: Sequence[StepPoint]) -> float:
+        """Seconds that a stage which lives may say nothing for."""
+        if name == "recorder":
+            return max(
+                RECORDER_SILENT_SECONDS,
+                self._document["settings"]["tree"]["recorder"]["every_seconds"] + SILENT_SECONDS,
+            )
+        if name != "learner":
+            return SILENT_SECONDS
+        if not points or points[-1].attempt != self._attempt_number:
+            return FIRST_STEP_SILENT_SECONDS
+        worked = [_worked_seconds(point) for point in points[-RECENT_STEPS:]]
+        return max(SILENT_SECONDS, LEARNER_SILENT_STEPS * max(worked))
+
     def _has_ended(self, state: State, stages: Sequence[StageWord], now: float) -> bool:
-        self._heard_at = now if self._heard_at is None else self._heard_at
-        quiet = min((stage.quiet_seconds for stage in stages if stage.spoken), default=now - self._heard_at)
-        return quiet > (ENDED_SECONDS if state is State.FINISHED else STOPPED_SECONDS)
+        began = now if self._began_at is None else self._began_at
+        spoken = [stage for stage in stages if stage.spoken]
+        quiet = min((stage.quiet_seconds for stage in spoken), default=now - began)
+        if state is State.FINISHED:
+            return quiet > ENDED_SECONDS
+        return quiet > STOPPED_SECONDS and all(stage.silent for stage in spoken)
 
     def _pipeline(self, hint: Hint | None, points: Sequence[StepPoint]) -> Pipeline:
         """Below the floor every ticket is consumed, so that only what lies above it is listed."""
@@ -177,7 +234,12 @@ class Onlooker:
 def _state(hint: Hint | None, stages: Sequence[StageWord], points: Sequence[StepPoint]) -> State:
     if hint is not None and hint.finished:
         return State.FINISHED
-    spoken = [stage for stage in stages if stage.spoken]
-    if spoken and all(stage.silent for stage in spoken):
+    quiet = min((stage.quiet_seconds for stage in stages if stage.spoken), default=0.0)
+    if quiet > SILENT_SECONDS:
         return State.SILENT
     return State.TRAINING if points else State.STARTING
+
+
+def _worked_seconds(point: StepPoint) -> float:
+    """What a step took beside waiting for groups."""
+    return point.metrics.get("perf/step_s", 0.0) - point.metrics.get("perf/rollout_wait_s", 0.0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from agrpo.instruments.history import StepPoint
 from agrpo.instruments.live.looking import Look, State
+from agrpo.instruments.wording import count, duration, number, percent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,91 +18,114 @@ class MeasureLine:
     label: str
     text: str
     history: Sequence[float] = field(default_factory=list)
-    """The first measure of the line, step by step."""
+    """The first measure of the line, one value for each step; NaN where the step has none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Newest:
+    """The newest value of a measure."""
+
+    value: float
+    step: str
+    """` (step 3)`, where a later step has no value of it; else empty."""
 
 
 def series(points: Sequence[StepPoint], name: str) -> list[float]:
-    """A measure's values, step by step, where it has one."""
-    return [value for point in points if math.isfinite(value := point.metrics.get(name, math.nan))]
+    """A measure's values, one for each step; NaN where the step has none."""
+    values = [point.metrics.get(name, math.nan) for point in points]
+    return [value if math.isfinite(value) else math.nan for value in values]
+
+
+def newest(points: Sequence[StepPoint], name: str) -> Newest | None:
+    """The newest value and whose it is; None where no step has one."""
+    for point in reversed(points):
+        if math.isfinite(value := point.metrics.get(name, math.nan)):
+            return Newest(value=value, step="" if point is points[-1] else f" (step {point.step})")
+    return None
 
 
 def measure_lines(look: Look) -> list[MeasureLine]:
     """What the newest step says, and where the groups are now. A measure that was not logged is left out."""
     lines = [
         _tokens(look.points),
+        _step_time(look.points),
         _length(look.points),
         _entropy(look.points),
         _equal(look.points),
         _staleness(look),
-        _queue(look),
         _ahead(look),
     ]
     return [line for line in lines if line is not None]
 
 
 def _tokens(points: Sequence[StepPoint]) -> MeasureLine | None:
-    told = {
-        "generated": series(points, "rollout/generated_tokens_per_s"),
-        "forwarded": series(points, "perf/wall_clock_forwarded_tokens_per_s"),
+    names = {
+        "generated": "rollout/generated_tokens_per_s",
+        "forwarded": "perf/wall_clock_forwarded_tokens_per_s",
     }
-    parts = [f"{values[-1]:,.0f} {what}" for what, values in told.items() if values]
-    if not parts:
+    told = {what: found for what, name in names.items() if (found := newest(points, name))}
+    if not told:
         return None
-    return MeasureLine(label="tokens/s", text=", ".join(parts), history=next(filter(None, told.values())))
+    text = ", ".join(f"{number(found.value)} {what}{found.step}" for what, found in told.items())
+    return MeasureLine(label="tokens/s", text=text, history=series(points, names[next(iter(told))]))
+
+
+def _step_time(points: Sequence[StepPoint]) -> MeasureLine | None:
+    """How long a step takes, and how much of that the learner waits for groups."""
+    took, waited = newest(points, "perf/step_s"), newest(points, "perf/rollout_wait_s")
+    if took is None:
+        return None
+    text = duration(took.value) + took.step
+    if waited is not None and waited.step == took.step:
+        text += f", of it {duration(waited.value)} waiting for groups"
+    return MeasureLine(label="step time", text=text, history=series(points, "perf/step_s"))
 
 
 def _length(points: Sequence[StepPoint]) -> MeasureLine | None:
-    values, cut = series(points, "completions/mean_length"), series(points, "completions/clipped_ratio")
-    if not values:
+    length, cut = newest(points, "completions/mean_length"), newest(points, "completions/clipped_ratio")
+    if length is None:
         return None
-    text = f"{values[-1]:,.1f} tokens" + (f", {_percent(cut[-1])} cut off" if cut else "")
-    return MeasureLine(label="completions", text=text, history=values)
+    text = f"{length.value:,.1f} tokens{length.step}"
+    text += f", {percent(cut.value)} cut off{cut.step}" if cut else ""
+    return MeasureLine(label="completions", text=text, history=series(points, "completions/mean_length"))
 
 
 def _entropy(points: Sequence[StepPoint]) -> MeasureLine | None:
-    values = series(points, "entropy")
-    return MeasureLine(label="entropy", text=f"{values[-1]:.3f} nats", history=values) if values else None
+    found = newest(points, "entropy")
+    if found is None:
+        return None
+    return MeasureLine(label="entropy", text=f"{found.value:.3f} nats{found.step}", history=series(points, "entropy"))
 
 
 def _equal(points: Sequence[StepPoint]) -> MeasureLine | None:
-    values = series(points, "frac_zero_std_groups")
-    if not values:
+    found = newest(points, "frac_zero_std_groups")
+    if found is None:
         return None
-    return MeasureLine(label="equal rewards", text=f"{_percent(values[-1])} of the groups", history=values)
+    text = f"{percent(found.value)} of the groups{found.step}"
+    return MeasureLine(label="equal rewards", text=text, history=series(points, "frac_zero_std_groups"))
 
 
 def _staleness(look: Look) -> MeasureLine | None:
-    means, most = series(look.points, "sample/staleness_mean"), series(look.points, "sample/staleness_max")
-    if not means or not most:
+    mean, most = (newest(look.points, f"sample/staleness_{kind}") for kind in ("mean", "max"))
+    if mean is None or most is None:
         return None
     limit = look.settings["async"]["max_staleness"]
-    text = f"mean {means[-1]:.1f}, max {most[-1]:.0f} of {limit} versions"
-    return MeasureLine(label="staleness", text=text + (" (lockstep)" if limit == 0 else ""), history=means)
-
-
-def _queue(look: Look) -> MeasureLine | None:
-    """Groups that are scored and wait, and how many samples the learner found when it last began to choose."""
-    if look.state is State.FINISHED:
-        return None
-    samples = series(look.points, "rollout/queue_size")
-    text = f"{_groups(look.pipeline.scored)} scored" + (
-        f"; {samples[-1]:,.0f} samples when choosing" if samples else ""
-    )
-    return MeasureLine(label="queue", text=text, history=samples)
+    text = f"mean {mean.value:.1f}, max {most.value:.0f} of {limit} versions{mean.step}"
+    text += " (lockstep)" if limit == 0 else ""
+    return MeasureLine(label="staleness", text=text, history=series(look.points, "sample/staleness_mean"))
 
 
 def _ahead(look: Look) -> MeasureLine | None:
+    """Where the groups are now that are begun and not trained."""
     if look.state is State.FINISHED:
         return None
     pipeline = look.pipeline
-    most = "" if pipeline.most is None else f" of {pipeline.most:,}"
-    text = f"{pipeline.ahead:,}{most} groups ({pipeline.generating:,} generating, {pipeline.unscored:,} unscored)"
-    return MeasureLine(label="run-ahead", text=text)
-
-
-def _groups(count: int) -> str:
-    return f"{count:,} group" if count == 1 else f"{count:,} groups"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    groups = count(pipeline.ahead, "group")
+    if pipeline.most is not None:
+        # The allowance is of tokens: where answers grow, fewer groups are allowed than are there.
+        allowed = pipeline.ahead <= pipeline.most
+        groups = (
+            f"{pipeline.ahead:,} of {pipeline.most:,} groups" if allowed else f"{groups}, {pipeline.most:,} allowed"
+        )
+    where = f"{pipeline.generating:,} generating, {pipeline.unscored:,} unscored, {pipeline.scored:,} scored"
+    return MeasureLine(label="run-ahead", text=f"{groups}: {where}")
