@@ -7,6 +7,7 @@ from pathlib import Path
 from agrpo import stages
 from agrpo.instruments.live import looking
 from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onlooker, State
+from agrpo.instruments.live.waiting import FollowedWaiting
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.progress import Attempt, Hint, StepTimings
 from tests.database.synthetic import add_attempt, add_done, add_group, add_plan, add_scores, add_step
@@ -131,3 +132,20 @@ def test_each_step_is_new_in_one_look_only_and_the_diagnosis_is_of_all(tmp_path:
     assert [point.step for point in look.new_points] == [2]
     assert [point.step for point in look.points] == [1, 2]
     assert [finding.title for finding in look.findings] == ["Too early to tell"]
+
+
+def test_a_run_without_a_step_says_what_the_groups_lack_that_wait(tmp_path: Path):
+    folder = RunFolder.create(str(tmp_path / "run"), document())
+    for ticket in range(3):
+        add_group(folder, ticket)
+        add_scores(folder, ticket, {"correct": [1.0, 1.0]})
+    (finding,) = Onlooker(folder).look(0.0).findings
+    assert finding.reading.startswith("3 groups are scored and fill 0 of the step's 1 places.")
+
+
+def test_waiting_groups_are_read_once_and_only_above_the_floor(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    followed = FollowedWaiting(folder, document()["settings"]["tree"])
+    assert followed.update(2).num_groups == 2
+    folder.filesystem.put(folder.scored.key(3), b"torn", exclusive=False)
+    assert followed.update(3).num_groups == 1

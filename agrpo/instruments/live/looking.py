@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from agrpo.instruments.diagnosis import Finding, diagnose
 from agrpo.instruments.history import FollowedHistory, StepPoint
 from agrpo.instruments.live.notices import FoldedNotices, FollowedNotices, Notice
+from agrpo.instruments.live.waiting import FollowedWaiting
 from agrpo.instruments.progress import RECENT_STEPS, late_seconds
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Attempt, Hint, load
@@ -28,6 +29,8 @@ ENDED_SECONDS = 3.0
 """A finished run of which no stage has spoken for so long has ended."""
 STOPPED_SECONDS = 60.0
 """An unfinished run of which no stage has spoken for so long is not being worked on."""
+TOO_FEW_STEPS = "agrpo/too-few-steps"
+"""The rule that is nothing new of a run without a step."""
 
 
 class State(StrEnum):
@@ -126,6 +129,7 @@ class Onlooker:
         self._history = FollowedHistory(folder)
         self._followed = FollowedNotices(folder)
         self._notices = FoldedNotices()
+        self._waiting = FollowedWaiting(folder, self._document["settings"]["tree"])
         self._findings: Sequence[Finding] = ()
         self._attempt: Attempt | None = None
         self._began_at: float | None = None
@@ -135,14 +139,12 @@ class Onlooker:
         new_points = self._history.update()
         points = self._history.points
         new_notices = self._followed.update()
-        if new_points:
-            self._findings = diagnose(points, self._document["settings"]["tree"])
         self._notices.add(new_notices)
         self._began_at = now if self._began_at is None else self._began_at
         self._find_attempt()
         hint, stages = self._folder.hint(), self._stages(points, now)
         state = _state(hint, stages, points)
-        return Look(
+        look = Look(
             at=now,
             document=self._document,
             url=self._folder.url,
@@ -156,8 +158,19 @@ class Onlooker:
             pipeline=self._pipeline(hint, points),
             notices=self._notices.newest(),
             new_notices=new_notices,
-            findings=self._findings,
+            findings=[],
         )
+        self._diagnose(look, hint)
+        return replace(look, findings=self._findings)
+
+    def _diagnose(self, look: Look, hint: Hint | None) -> None:
+        """Where steps come, of every new one; where none does, of the groups that wait for it."""
+        if look.late or not look.points:
+            waiting = self._waiting.update(hint.floor if hint is not None else 0)
+            found = diagnose(look.points, look.settings, waiting=waiting)
+            self._findings = [finding for finding in found if look.points or finding.rule != TOO_FEW_STEPS]
+        elif look.new_points:
+            self._findings = diagnose(look.points, look.settings)
 
     def _find_attempt(self) -> None:
         newest = max(self._folder.attempts(), default=None)
