@@ -6,11 +6,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agrpo.database.queries import HasDatabase, query
 from agrpo.queue.history import done_steps
 from agrpo.queue.run_folder import RunFolder, StepKey
+
+if TYPE_CHECKING:
+    from agrpo.database.queries import HasDatabase
 
 _RECORDED = """
     SELECT step, attempt, epoch(finished_at) AS finished_at, num_prompts,
@@ -83,6 +85,8 @@ class FollowedHistory:
 
 def recorded_history(database: str | Path | HasDatabase) -> list[StepPoint]:
     """The history as the database has it. Raises as `database.queries.connect`."""
+    from agrpo.database.queries import query
+
     return [_point(row) for row in query(database, _RECORDED).to_pylist()]
 
 

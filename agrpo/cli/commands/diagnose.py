@@ -52,7 +52,7 @@ def diagnose(
 
     Example: agrpo diagnose latest --window 50
     """
-    from agrpo.instruments.diagnosis import Severity, recorded_waiting
+    from agrpo.instruments.diagnosis import Severity, recorded_ending, recorded_waiting
     from agrpo.instruments.diagnosis import diagnose as read
     from agrpo.instruments.history import recorded_history
     from agrpo.runs import find
@@ -61,7 +61,8 @@ def diagnose(
     document = folder.document()
     settings = document["settings"]["tree"]
     points = recorded_history(folder)
-    findings = read(points, settings, window=window, waiting=recorded_waiting(folder, settings))
+    waiting = recorded_waiting(folder, settings)
+    findings = [*recorded_ending(folder), *read(points, settings, window=window, waiting=waiting)]
     if form is ListFormat.JSON:
         print(json.dumps(_for_programs(document["name"], points[-window:], findings), indent=1, ensure_ascii=False))
     else:

@@ -13,6 +13,7 @@ from typing import Any
 
 from agrpo.instruments.diagnosis import collapse, duplicates, policy, saturation, throughput
 from agrpo.instruments.diagnosis import waiting as waiting_rules
+from agrpo.instruments.diagnosis.ending import recorded_ending
 from agrpo.instruments.diagnosis.evidence import Evidence, needed_steps, percent
 from agrpo.instruments.diagnosis.finding import Finding, Severity
 from agrpo.instruments.diagnosis.waiting import Waiting, recorded_waiting
@@ -117,4 +118,4 @@ def _so_far(evidence: Evidence) -> str:
     return f" So far {'; '.join(told)}." if told else ""
 
 
-__all__ = ["WINDOW", "Finding", "Severity", "Waiting", "diagnose", "recorded_waiting"]
+__all__ = ["WINDOW", "Finding", "Severity", "Waiting", "diagnose", "recorded_ending", "recorded_waiting"]

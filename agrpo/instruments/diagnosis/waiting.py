@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agrpo.database.queries import HasDatabase, query
 from agrpo.instruments.diagnosis.evidence import Evidence, percent
 from agrpo.instruments.diagnosis.finding import Finding, Severity
 from agrpo.instruments.diagnosis.reward_range import reward_range
 from agrpo.records.score import Mark, fills_step
+
+if TYPE_CHECKING:
+    from agrpo.database.queries import HasDatabase
 
 LEAST_STEPS = 2
 """Steps' worth of groups that wait before anything is said: with half of them equal, that many fill one step."""
@@ -60,6 +62,8 @@ class Waiting:
 
 def recorded_waiting(database: str | Path | HasDatabase, settings: Mapping[str, Any]) -> Waiting:
     """The groups that wait as the database has it. Raises as `database.queries.connect`."""
+    from agrpo.database.queries import query
+
     evidence = Evidence(history=[], size=1, settings=settings)
     rows: list[dict[str, Any]] = query(database, _WAITING).to_pylist()
     groups = [(frozenset(map(Mark, row["marks"])), int(row["num_groups"])) for row in rows]
