@@ -17,7 +17,7 @@ NEWEST_STEPS = 5
 LATE_SECONDS = 10.0
 """A step that takes so much longer than the usual one is late; at least half of the usual time."""
 FIRST_STEP_SECONDS = 20.0
-"""The usual time of an attempt's first step, of which nothing is known: it loads the model and meets a cold engine."""
+"""The usual time of an attempt's first step at least: the model is loaded, and the engine is cold."""
 
 
 def share_done(document: Mapping[str, Any], point: StepPoint) -> float:
@@ -45,9 +45,9 @@ def late_seconds(points: Sequence[StepPoint], *, attempt: int | None) -> float:
 
     `attempt`: the one at work, None before it has begun.
     """
-    usual = usual_seconds(points) if points and points[-1].attempt == attempt else None
-    if usual is None:
-        usual = FIRST_STEP_SECONDS
+    usual = usual_seconds(points) or 0.0
+    if not usual or points[-1].attempt != attempt:
+        usual = max(usual, FIRST_STEP_SECONDS)
     return usual + max(LATE_SECONDS, usual / 2)
 
 

@@ -83,6 +83,8 @@ def test_a_step_is_late_after_half_the_usual_time_and_at_least_ten_seconds_more(
     assert late_seconds([point(1, 0.0), point(2, 60.0)], attempt=0) == 90.0
 
 
-def test_of_an_attempt_that_has_done_no_step_nothing_usual_is_known():
-    assert late_seconds([], attempt=0) == 30.0
+def test_the_first_step_of_an_attempt_is_given_thirty_seconds_or_what_is_usual_in_the_run():
+    assert late_seconds([], attempt=None) == 30.0
+    assert late_seconds([point(1, 0.0)], attempt=0) == 30.0
     assert late_seconds([point(1, 0.0), point(2, 4.0)], attempt=1) == 30.0
+    assert late_seconds([point(1, 0.0), point(2, 60.0)], attempt=1) == 90.0
