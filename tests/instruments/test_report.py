@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -14,7 +15,13 @@ import pytest
 
 from agrpo.database.writer import Database
 from agrpo.instruments.report import write_report
+from agrpo.instruments.report.charts import chart_sections, reward_section
+from agrpo.instruments.report.curves import Window
+from agrpo.instruments.report.drawing import Drawing, Line, draw_lines
+from agrpo.instruments.report.facts import read_facts
+from agrpo.instruments.report.wording import duration, number, percent
 from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.progress import DropReason
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import a_rollout, add_attempt, add_done, add_group, add_plan, add_scores, new_run
 
@@ -66,6 +73,18 @@ def a_run(place: Path, *, steps: int, text: str = "fine", sources: tuple[str, ..
     return folder
 
 
+def a_judged_run(place: Path, rewards: dict[str, list[list[float | None]]]) -> RunFolder:
+    """One group a step, judged by each reward as told."""
+    folder = new_run(place)
+    add_attempt(folder, 0)
+    for ticket, values in enumerate(zip(*rewards.values(), strict=True)):
+        add_group(folder, ticket)
+        add_scores(folder, ticket, dict(zip(rewards, values, strict=True)))
+        add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket]))
+    record_once(folder, Database(folder.database))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run whose completions, and one reward's name, try to run a script."""
@@ -110,7 +129,7 @@ def test_headings_go_down_one_level_at_a_time_and_every_chart_is_told_in_words(
     assert page.headings[:2] == [1, 2]
     assert all(after <= before + 1 for before, after in zip(page.headings, page.headings[1:], strict=False))
     assert page.tags.count("figure") == page.tags.count("figcaption") == len(json.loads(page.scripts[0]))
-    assert re.search(r"\S+ at first, \S+ at last; best \S+ at step 1", page.words)
+    assert re.search(r"\S+ at each of 3 steps", page.words)
 
 
 def test_a_comparison_has_each_measure_of_all_runs_in_one_chart(compared: Path):
@@ -122,6 +141,101 @@ def test_a_comparison_has_each_measure_of_all_runs_in_one_chart(compared: Path):
     assert '"run0"' not in named["chart-sources-0"]
     assert "None: the runs have the same settings and packages." in page.words
     assert "2 runs compared" in page.words
+
+
+def test_runs_side_by_side_are_headed_by_their_letters_under_a_key_of_names(compared: Path):
+    text = compared.read_text("utf-8")
+    heads = re.findall(r'<thead><tr><th scope="col">[^<]+</th>(.*?)</tr>', text)
+    letters = "".join(f'<th scope="col"><abbr title="small">{letter}</abbr></th>' for letter in "AB")
+    assert heads.count(letters) == text.count('<p class="key">') == 3
+
+
+def test_a_reward_is_told_as_what_it_did(tmp_path: Path):
+    courses = {
+        "0.25 at first, 0.5 at last; best 1 at step 2.": [[0.5, 0.0], [1.0, 1.0], [1.0, 0.0]],
+        "0.5 at each of 2 steps.": [[1.0, 0.0], [0.5, 0.5]],
+        "0.5 at step 1, the only one with a reward.": [[1.0, 0.0]],
+    }
+    for place, (said, rewards) in enumerate(courses.items()):
+        facts = read_facts(a_judged_run(tmp_path / str(place), {"correct": rewards}))
+        (drawing,) = reward_section([facts]).drawings
+        assert drawing.caption == said
+
+
+def test_a_run_that_trained_nothing_reads_sensibly(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    add_group(folder, 0)
+    add_scores(folder, 0, {"correct": [0.0, 0.0]})
+    add_done(folder, add_plan(folder, StepKey(0, 1), [], {0: DropReason.EQUAL_REWARDS}))
+    record_once(folder, Database(folder.database))
+    trained = a_run(tmp_path / "other", steps=2)
+    write_report([folder], tmp_path / "one.html")
+    write_report([folder, trained], tmp_path / "two.html")
+    words = Page((tmp_path / "one.html").read_text("utf-8")).words
+    assert "0 at step 1, the only one with a reward." in words
+    assert words.count("No token was trained yet.") == 2
+    assert "No sample was trained yet." in words
+    assert "A: –, B: 0 % of trained samples" in Page((tmp_path / "two.html").read_text("utf-8")).words
+
+
+def test_an_old_value_is_told_with_its_step(tmp_path: Path):
+    folder = a_run(tmp_path / "run", steps=3)
+    add_done(folder, add_plan(folder, StepKey(0, 4), []), 33)
+    record_once(folder, Database(folder.database))
+    captions = {drawing.key: drawing.caption for drawing in _drawings(folder, section="entropy")}
+    assert captions["chart-entropy"] == "At the end: entropy 1.06 nats (step 3)."
+    paces = {drawing.key: drawing.caption for drawing in _drawings(folder, section="time")}
+    assert paces["chart-pace"].endswith("; forwarded 0 tokens/s; trained 0 tokens/s.")
+
+
+def test_every_step_of_every_run_is_drawn_behind_its_mean_and_a_shade_is_named_where_there_is_one(tmp_path: Path):
+    runs = [read_facts(a_run(tmp_path / "run", steps=3))] * 3
+    for some in (runs[:1], runs[:2], runs):
+        section = reward_section(some)
+        (drawing,) = section.drawings
+        drawn = json.dumps(drawing.item)
+        assert drawn.count('"line_alpha": 0.45') == len(some)
+        assert ("band" in drawn) == ("The shade" in section.reading) == (len(some) < 3)
+
+
+def test_shares_that_are_all_small_are_drawn_on_an_axis_to_five_per_cent():
+    windows = [Window(step=step, num_steps=1, num_tokens=step, minutes=1.0) for step in (1, 2)]
+    for values, top in (((0.004, None), 0.05), ((0.004, 0.06), None)):
+        line = Line(label="cut", windows=windows, values=values, run=0, style=0)
+        item = json.dumps(draw_lines("cut", "Cut", "share", "", [line], share=True).item)
+        assert ('"end": 0.05' in item) == (top is not None)
+
+
+def test_values_that_a_failed_reward_did_not_give_are_named(tmp_path: Path):
+    folder = a_judged_run(tmp_path / "run", {"correct": [[1.0, 0.0]] * 2, "judge": [[None, None], [None, 1.0]]})
+    write_report([folder], tmp_path / "report.html")
+    words = Page((tmp_path / "report.html").read_text("utf-8")).words
+    assert "judge: 3 of 4 values (75 %) are missing because the reward failed, every time with no value" in words
+
+
+def test_waiting_is_told_beside_what_a_rollout_and_its_scores_take(tmp_path: Path):
+    (parts, *_) = _drawings(a_run(tmp_path / "run", steps=1), section="time")
+    assert parts.caption.endswith(
+        "On average a rollout takes 0.25 s; a group waits 0.5 s for the scorer, which takes 0.125 s."
+    )
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, None])
+def test_what_is_no_number_has_words_too(value: float | None):
+    words = {math.inf: "∞", -math.inf: "-∞"}.get(value, "–") if value is not None else "–"
+    assert number(value) == words
+    assert duration(value) == (words if words == "–" else f"{words} s")
+    assert percent(value) == (words if words == "–" else f"{words} %")
+
+
+def test_a_small_share_keeps_a_digit():
+    shares = (0.0, 0.0004, 0.004, 0.0512, 0.0999, 0.26, 1.0)
+    assert [percent(share) for share in shares] == ["0 %", "0.04 %", "0.4 %", "5.1 %", "10 %", "26 %", "100 %"]
+
+
+def _drawings(folder: RunFolder, section: str) -> tuple[Drawing, ...]:
+    return next(own.drawings for own in chart_sections([read_facts(folder)]) if own.key == section)
 
 
 def test_a_run_that_has_done_nothing_says_so_section_by_section(tmp_path: Path):

@@ -9,11 +9,13 @@ import pytest
 
 from agrpo.database.queries import connect, query
 from agrpo.database.writer import Database
-from agrpo.instruments.report.counts import EventKind, Fate, StalenessBar
-from agrpo.instruments.report.curves import read_axis, read_drops, read_measures, read_reward_band
+from agrpo.instruments.report.counts import EventKind, FailedReward, Fate, StalenessBar, Work
+from agrpo.instruments.report.curves import PARTS, read_axis, read_drops, read_measures, read_reward_band
 from agrpo.instruments.report.facts import RunFacts, read_facts
+from agrpo.instruments.report.page import report_page
 from agrpo.instruments.report.settings import Difference, GivenSetting, differences, given_settings
 from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
+from agrpo.records.progress import Attempt, Base, DropReason, StepTimings
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import (
     T0,
@@ -47,8 +49,9 @@ def test_the_summary_counts_what_the_rows_hold(facts: RunFacts):
     assert (summary.name, summary.finished, summary.steps, summary.num_attempts) == ("small", True, 2, 1)
     assert (summary.num_groups, summary.num_rollouts) == (4, 8)
     assert (summary.generated_tokens, summary.forwarded_tokens, summary.trained_tokens) == (4 * 5, 2 * 11, 2 * 5)
-    assert summary.wall_seconds == 25.0
-    assert summary.tokens_per_second == 22 / 25
+    assert summary.step_seconds == 2 * 4.0
+    assert summary.tokens_per_second == 22 / 8
+    assert summary.ended_at == T0 + 25
     assert (summary.reward.first, summary.reward.last, summary.reward.best, summary.reward.best_step) == (
         0.5,
         0.5,
@@ -70,6 +73,110 @@ def test_every_measure_is_a_curve_with_the_values_of_its_steps(run: RunFolder, f
         present = [value for value in facts.measure(row["name"]) if value is not None]
         assert present == pytest.approx(row["points"]), row["name"]
     assert facts.measure("no/such_measure") == (None, None)
+
+
+def test_the_parts_of_a_step_are_those_of_the_database_and_add_up_to_it(tmp_path: Path):
+    parts = {part: 2.0**place for place, part in enumerate(PARTS)}
+    timings = StepTimings(
+        step_seconds=2.0**11 - 1,
+        sync_transfer_seconds=1.0,
+        num_syncs=1,
+        **{f"{part}_seconds": parts[part] for part in parts},
+    )
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for step in (1, 2):
+        add_done(folder, add_plan(folder, StepKey(0, step), []), timings=timings)
+    record_once(folder, Database(folder.database))
+    facts = read_facts(folder)
+    told = query(folder, "SELECT DISTINCT part FROM step_times").to_pylist()
+    assert {row["part"] for row in told} == parts.keys()
+    assert facts.step_parts == {part: (seconds, seconds) for part, seconds in parts.items()}
+    assert facts.part_totals == {part: 2 * seconds for part, seconds in parts.items()}
+    assert sum(facts.part_totals.values()) == facts.summary.step_seconds == 2 * (2**11 - 1)
+
+
+def test_the_time_of_all_steps_has_no_pause_between_attempts(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    add_done(folder, add_plan(folder, StepKey(0, 1), []))
+    add_attempt(folder, 1, parent=0, base_step=1)
+    late = add_done(folder, add_plan(folder, StepKey(1, 361), []))
+    record_once(folder, Database(folder.database))
+    summary = read_facts(folder).summary
+    assert late.finished_at == summary.ended_at == T0 + 3615
+    assert (summary.steps, summary.step_seconds) == (2, 8.0)
+
+
+def test_dropped_groups_are_counted_per_step_in_a_short_last_window_too(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for step in (1, 2, 3):
+        for ticket in (2 * step, 2 * step + 1):
+            add_group(folder, ticket)
+            add_scores(folder, ticket)
+        drops = {2 * step: DropReason.STALE, 2 * step + 1: DropReason.STALE}
+        add_done(folder, add_plan(folder, StepKey(0, step), [], drops))
+    record_once(folder, Database(folder.database))
+    with connect(folder) as connection:
+        axis = read_axis(connection, most_points=2)
+        assert [window.num_steps for window in axis.windows] == [2, 1]
+        assert read_drops(connection, axis) == {"stale": (2.0, 2.0)}
+
+
+def test_attempts_are_told_by_what_their_base_says(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    folder.write_attempt(Attempt(attempt=1, host="h", pid=1, started_at=T0 + 1))
+    folder.write_base(Base(attempt=1, void=True))
+    folder.write_attempt(Attempt(attempt=2, host="h", pid=1, started_at=T0 + 2))
+    folder.write_base(Base(attempt=2, parent=0, base_step=7, adopted_through=7))
+    folder.write_attempt(Attempt(attempt=3, host="h", pid=1, started_at=T0 + 3))
+    record_once(folder, Database(folder.database))
+    assert [event.detail for event in read_facts(folder).events] == [
+        "begins the run (h)",
+        "ended before it began a step; it left nothing that counts (h)",
+        "continues attempt 0 after step 7 (h)",
+        "has not begun a step yet: it loads the model, and replays what was done (h)",
+    ]
+
+
+def test_a_reward_that_is_no_number_is_left_out_of_every_mean(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for ticket, rewards in enumerate([[1.0, 0.5], [0.5, 0.5]]):
+        add_group(folder, ticket)
+        add_scores(folder, ticket, {"correct": rewards})
+        add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket]))
+    record_once(folder, Database(folder.database))
+    with duckdb.connect(str(folder.database)) as connection:
+        connection.execute("UPDATE scores SET reward = 'inf' WHERE ticket = 0 AND rollout_index = 0")
+    facts = read_facts(folder)
+    assert (facts.summary.reward.best, facts.summary.reward.num_steps) == (0.5, 1)
+    assert [(fate.status, fate.reward) for fate in facts.fates] == [("trained", 0.5)]
+    assert [(bar.num_samples, bar.reward) for bar in facts.staleness] == [(4, 0.5)]
+    assert [(story.prompt_id, story.reward) for story in facts.stories.best] == [("p1", 0.5), ("p0", 0.5)]
+    assert facts.reward_band.high == (0.5, 0.5)
+    assert "reward <strong>∞</strong>" in report_page([facts])
+
+
+def test_a_failed_reward_is_told_with_its_commonest_error_and_no_failed_rollout(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for ticket in range(3):
+        add_group(folder, ticket)
+        add_scores(folder, ticket, {"correct": [1.0, 0.0], "judge": [None, 0.5 if ticket == 2 else None]})
+    record_once(folder, Database(folder.database))
+    with duckdb.connect(str(folder.database)) as connection:
+        connection.execute(
+            "UPDATE rewards SET error = 'late' WHERE name = 'judge' AND ticket = 0 AND rollout_index = 0"
+        )
+        connection.execute("UPDATE rollouts SET num_prompt_tokens = 0 WHERE ticket = 1 AND rollout_index = 0")
+    facts = read_facts(folder)
+    assert facts.failed_rewards == (
+        FailedReward(name="judge", num_failed=4, num_asked=5, error="no value", num_errors=3),
+    )
+    assert facts.work == Work(rollout_seconds=0.25, score_wait_seconds=1.5, score_seconds=0.125)
 
 
 def test_bands_are_quantiles_over_the_groups_and_completions_of_each_step(facts: RunFacts):

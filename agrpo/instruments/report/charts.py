@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agrpo.instruments.report import plots
+from agrpo.instruments.report import captions, plots
 from agrpo.instruments.report.curves import Band
 from agrpo.instruments.report.drawing import Drawing, Line, Values, draw_bars, draw_lines, draw_stack, smoothed
 from agrpo.instruments.report.facts import RunFacts
 from agrpo.instruments.report.plots import Plot
-from agrpo.instruments.report.wording import amount, letter, percent
+from agrpo.instruments.report.wording import NOTHING, letter, percent
 
 SMOOTHED_SHARE = 20
 """The smoothed reward is the mean of this part of the run's points, five at least."""
 MOST_BANDS = 2
 """Runs whose bands can be told apart when they overlap."""
+FAINT_STYLE = 8
+"""Of a single run's steps behind their mean: grey."""
 SMALL_SHARE = 0.01
 """Parts of a step below this share of its time are drawn as one."""
 
@@ -30,6 +32,8 @@ class Section:
     nothing: str
     """Said instead of charts where there are none."""
     drawings: tuple[Drawing, ...]
+    notes: tuple[str, ...] = ()
+    """What is to be known beside the charts, whether there are any or not."""
 
 
 def chart_sections(runs: Sequence[RunFacts]) -> list[Section]:
@@ -37,23 +41,28 @@ def chart_sections(runs: Sequence[RunFacts]) -> list[Section]:
     return [*_learning(runs), *_pipeline(runs)]
 
 
+def reward_section(runs: Sequence[RunFacts]) -> Section:
+    """The first section: every step's reward, and its smoothed course."""
+    return Section(
+        key="reward", title="Reward",
+        reading="Each step's mean reward over every group that it consumed, trained or dropped (faint), and the mean of the "
+        "last few (firm)." + _shade(runs, "of the groups' means"),
+        nothing="No step has a reward yet.", drawings=_reward(runs),
+    )  # fmt: skip
+
+
 def _learning(runs: Sequence[RunFacts]) -> list[Section]:
     return [
-        Section(
-            key="reward", title="Reward",
-            reading="Each step's mean reward over every group that it consumed, trained or dropped; the shade holds the "
-            "middle 80% of the groups' means, and the firm line is smoothed.",
-            nothing="No step has a reward yet.", drawings=_reward(runs),
-        ),
+        reward_section(runs),
         Section(
             key="sources", title="Reward by source",
             reading="The mean of each reward function before its weight: a total can rise while one of its parts falls.",
-            nothing=_only_source(runs), drawings=_sources(runs),
+            nothing=_only_source(runs), drawings=_sources(runs), notes=captions.of_failed_rewards(runs),
         ),
         Section(
             key="lengths", title="Completion length",
-            reading="The shade holds the middle 80% of completions; a rising share of cut ones says that the token limit, not the "
-            "model, ends them.",
+            reading="A rising share of cut completions says that the token limit, not the model, ends them."
+            + _shade(runs, "of completions"),
             nothing="No completion was consumed yet.",
             drawings=(*_lengths(runs), *_plots(runs, plots.LENGTH_SHARES)),
         ),
@@ -88,7 +97,8 @@ def _pipeline(runs: Sequence[RunFacts]) -> list[Section]:
         ),
         Section(
             key="time", title="Time",
-            reading="Where a step's wall time goes: waiting for samples means that generation is the bottleneck.",
+            reading="Where a step's wall time goes. Much waiting for samples means that generation or scoring is the "
+            "bottleneck: compare how long the two take; groups that wait for the scorer say that it is scoring.",
             nothing="No times were recorded.",
             drawings=(*_step_times(runs), *_plots(runs, plots.WORK, plots.PACE)),
         ),
@@ -125,8 +135,10 @@ def _plots(runs: Sequence[RunFacts], *wanted: Plot) -> tuple[Drawing, ...]:
 
 
 def _draw(key: str, title: str, plot: Plot, lines: Sequence[Line]) -> Drawing:
-    caption = _at_the_end(lines, plot.suffix, share=plot.share)
-    return draw_lines(key, title, plot.unit, caption, lines, log=plot.log, share=plot.share)
+    caption = captions.at_the_end(lines, plot.suffix, share=plot.share)
+    log = plot.log and any((value or 0) > 0 for line in lines for value in line.values)
+    unit = plot.unit if log or not plot.log else plot.unit.removesuffix(" (logarithmic)")
+    return draw_lines(key, title, unit, caption, lines, log=log, share=plot.share)
 
 
 def _reward(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
@@ -137,29 +149,14 @@ def _reward(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
             continue
         size = _smoothing(facts)
         band = facts.reward_band if len(runs) <= MOST_BANDS else None
-        if len(runs) == 1:
-            lines.append(
-                _line(facts, values, "each step" if facts.window_steps == 1 else "each point", run, 8, faint=True)
-            )
-        label = f"mean of {size} {'steps' if facts.window_steps == 1 else 'points'}" if len(runs) == 1 else letter(run)
-        lines.append(_line(facts, smoothed(values, size), label, run, run, band=band))
+        who, style = ("", FAINT_STYLE) if len(runs) == 1 else (f"{letter(run)}, ", run)
+        one, several = ("step", "steps") if facts.window_steps == 1 else ("point", "points")
+        lines.append(_line(facts, values, f"{who}each {one}", run, style, faint=True))
+        lines.append(_line(facts, smoothed(values, size), f"{who}mean of {size} {several}", run, run, band=band))
     if not lines:
         return ()
-    caption = _reward_caption(runs)
+    caption = captions.of_rewards(runs)
     return (draw_lines("reward", "Reward per step", "mean reward", caption, lines),)
-
-
-def _reward_caption(runs: Sequence[RunFacts]) -> str:
-    said: list[str] = []
-    for run, facts in enumerate(runs):
-        figures = facts.summary.reward
-        if figures.first is not None:
-            who = f"{letter(run)}: " if len(runs) > 1 else ""
-            said.append(
-                f"{who}{amount(figures.first, '')} at first, {amount(figures.last, '')} at last; best "
-                f"{amount(figures.best, '')} at step {figures.best_step}"
-            )
-    return ". ".join(said) + "."
 
 
 def _source_names(runs: Sequence[RunFacts]) -> list[str]:
@@ -169,7 +166,7 @@ def _source_names(runs: Sequence[RunFacts]) -> list[str]:
 
 def _only_source(runs: Sequence[RunFacts]) -> str:
     names = _source_names(runs)
-    return f"One reward function gives the whole reward: {names[0]}." if names else "No reward function gave a value."
+    return f"All values are of one reward function: {names[0]}." if names else "No reward function gave a value."
 
 
 def _sources(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
@@ -192,7 +189,7 @@ def _lengths(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
     ]  # fmt: skip
     if not lines:
         return ()
-    caption = _at_the_end(lines, "tokens")
+    caption = captions.at_the_end(lines, "tokens")
     return (draw_lines("lengths", "Median length", "tokens per completion", caption, lines),)
 
 
@@ -206,10 +203,10 @@ def _staleness(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
     ]
     rewards = [{_bar_label(bar.first, bar.last): bar.reward for bar in facts.staleness} for facts in runs]
     late = [
-        percent(sum(bar.num_samples for bar in facts.staleness if bar.last > 0) / (total or 1))
+        percent(sum(bar.num_samples for bar in facts.staleness if bar.last > 0) / total) if total else NOTHING
         for facts, total in zip(runs, totals, strict=True)
     ]
-    caption = _said(runs, late) + " of trained samples are at least one weight update old."
+    caption = captions.by_run(runs, late) + " of trained samples are at least one weight update old."
     units = ("staleness (weight updates)", "share of trained samples")
     means = "The mean reward of the samples in each bar of the chart before it."
     return (
@@ -234,9 +231,11 @@ def _step_times(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
             sum(values[place] or 0 for part, values in facts.step_parts.items() if part in small)
             for place in range(len(facts.windows))
         ]
-        lines.append(_line(facts, rest, " + ".join(small), 0, 8))
+        lines.append(_line(facts, rest, " + ".join(small), 0, FAINT_STYLE))
     first = max(facts.part_totals, key=lambda part: facts.part_totals[part])
-    caption = f"Of all steps' time, {percent(facts.part_totals[first] / whole)} is {first}."
+    caption = (
+        f"Of all steps' time, {percent(facts.part_totals[first] / whole)} is {first}. {captions.of_work(facts)}".strip()
+    )
     return (draw_stack("parts", "Parts of a step", "seconds per step", caption, lines),)
 
 
@@ -244,12 +243,12 @@ def _drops(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
     if len(runs) == 1:
         facts = runs[0]
         lines = [_line(facts, values, reason, 0, style) for style, (reason, values) in enumerate(facts.drops.items())]
-        caption = _at_the_end(lines, "groups per step")
+        caption = captions.at_the_end(lines, "groups per step")
         return (draw_stack("drops", "Dropped groups by reason", "groups per step", caption, lines),) if lines else ()
     found: list[Drawing] = []
     for place, reason in enumerate(sorted({reason for facts in runs for reason in facts.drops})):
         lines = _overlaid(runs, lambda facts, reason=reason: facts.drops.get(reason, (0.0,) * len(facts.windows)))
-        caption = _at_the_end(lines, "groups per step")
+        caption = captions.at_the_end(lines, "groups per step")
         found.append(draw_lines(f"drops-{place}", f"Dropped groups: {reason}", "groups per step", caption, lines))
     return tuple(found)
 
@@ -268,14 +267,8 @@ def _line(
     return Line(label=label, windows=facts.windows, values=values, run=run, style=style, faint=faint, band=band)
 
 
-def _at_the_end(lines: Sequence[Line], suffix: str, *, share: bool = False) -> str:
-    """The last value of each line."""
-    said = [f"{line.label} {amount(_last(line.values), suffix, share=share)}" for line in lines]
-    return f"At the end: {'; '.join(said)}."
-
-
-def _said(runs: Sequence[RunFacts], words: Sequence[str]) -> str:
-    return words[0] if len(runs) == 1 else ", ".join(f"{letter(run)}: {word}" for run, word in enumerate(words))
+def _shade(runs: Sequence[RunFacts], over: str) -> str:
+    return f" The shade holds the middle 80 % {over}." if len(runs) <= MOST_BANDS else ""
 
 
 def _smoothing(facts: RunFacts) -> int:
@@ -288,7 +281,3 @@ def _bar_label(first: int, last: int) -> str:
 
 def _present(values: Values) -> bool:
     return any(value is not None for value in values)
-
-
-def _last(values: Values) -> float | None:
-    return next((value for value in reversed(values) if value is not None), None)

@@ -1,4 +1,4 @@
-"""What a run adds up to: groups by their fate, samples by their staleness, events by their kind."""
+"""What a run adds up to: groups by their fate, samples by their staleness, failed rewards, events by their kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LONGEST_DETAIL = 400
 """Characters of what an event told."""
 
 _STALENESS = """
-    SELECT staleness // $width * $width AS first, first + $width - 1 AS last, count(*) AS num_samples, avg(reward) AS reward
+    SELECT staleness // $width * $width AS first, first + $width - 1 AS last, count(*) AS num_samples,
+        avg(reward) FILTER (isfinite(reward)) AS reward
     FROM live_samples LEFT JOIN scores USING (ticket, rollout_index)
     WHERE staleness IS NOT NULL
     GROUP BY 1 ORDER BY 1
@@ -32,9 +33,32 @@ _FATES = """
     SELECT status, reason, count(*) AS num_groups, coalesce(sum(num_rollouts), 0)::BIGINT AS num_rollouts, avg(reward) AS reward
     FROM group_status
     LEFT JOIN (SELECT ticket, count(*) AS num_rollouts FROM rollouts GROUP BY ticket) USING (ticket)
-    LEFT JOIN (SELECT ticket, avg(reward) AS reward FROM scores GROUP BY ticket) USING (ticket)
+    LEFT JOIN (SELECT ticket, avg(reward) AS reward FROM scores WHERE isfinite(reward) GROUP BY ticket) USING (ticket)
     GROUP BY status, reason
     ORDER BY status = 'pending', status = 'dropped', num_groups DESC, reason
+"""
+
+_FAILED_REWARDS = """
+    WITH asked AS (
+        SELECT name, rewards.error FROM rewards JOIN rollouts USING (ticket, rollout_index) WHERE num_prompt_tokens > 0
+    ),
+    errors AS (
+        SELECT name, error, count(*) AS number FROM asked WHERE error IS NOT NULL GROUP BY name, error
+    ),
+    commonest AS (
+        SELECT name, sum(number)::BIGINT AS num_failed, arg_max(error, (number, error)) AS error, max(number) AS num_errors
+        FROM errors GROUP BY name
+    )
+    SELECT name, num_failed, num_asked, error, num_errors
+    FROM commonest JOIN (SELECT name, count(*) AS num_asked FROM asked GROUP BY name) USING (name)
+    ORDER BY num_failed DESC, name
+"""
+
+_WORK = """
+    SELECT
+        (SELECT avg(duration_seconds) FROM rollouts) AS rollout_seconds,
+        (SELECT avg(score_wait_seconds) FROM scored_groups) AS score_wait_seconds,
+        (SELECT avg(score_seconds) FROM scored_groups) AS score_seconds
 """
 
 _EVENT_KINDS = """
@@ -49,9 +73,10 @@ _EVENTS = """
         FROM events WHERE NOT list_contains(?, kind)
         UNION ALL
         SELECT epoch(started_at), 'learner', 'attempt', attempt,
-            CASE WHEN parent IS NULL THEN 'begins the run'
-                ELSE 'continues attempt ' || parent || ' after step ' || base_step END
-            || CASE WHEN void THEN '; it left nothing that counts' ELSE '' END || ' (' || host || ')'
+            CASE WHEN void IS NULL THEN 'has not begun a step yet: it loads the model, and replays what was done'
+                WHEN void THEN 'ended before it began a step; it left nothing that counts'
+                WHEN parent IS NULL THEN 'begins the run'
+                ELSE 'continues attempt ' || parent || ' after step ' || base_step END || coalesce(' (' || host || ')', '')
         FROM attempts LEFT JOIN bases USING (attempt)
     )
     SELECT told_at, stage, kind, attempt, detail FROM told ORDER BY told_at DESC, kind LIMIT ?
@@ -82,6 +107,32 @@ class Fate:
     num_rollouts: int
     reward: float | None
     """Mean over the groups' mean rewards."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FailedReward:
+    """A reward function that failed for some rollouts that the engine had answered."""
+
+    name: str
+    num_failed: int
+    """Values that are missing for it."""
+    num_asked: int
+    """Rollouts that it was to judge."""
+    error: str
+    """The commonest."""
+    num_errors: int
+    """Values that this error cost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """Mean seconds of what is done before the learner has a group. None: nothing was recorded."""
+
+    rollout_seconds: float | None
+    score_wait_seconds: float | None
+    """From a group's end to its scoring."""
+    score_seconds: float | None
+    """All rewards of a group together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +169,16 @@ def read_staleness(connection: DuckDBPyConnection) -> tuple[StalenessBar, ...]:
 def read_fates(connection: DuckDBPyConnection) -> tuple[Fate, ...]:
     """Every group, by what became of it."""
     return tuple(Fate(**row) for row in ask(connection, _FATES))
+
+
+def read_failed_rewards(connection: DuckDBPyConnection) -> tuple[FailedReward, ...]:
+    """Those that failed, most often first."""
+    return tuple(FailedReward(**row) for row in ask(connection, _FAILED_REWARDS))
+
+
+def read_work(connection: DuckDBPyConnection) -> Work:
+    """Over all rollouts and groups."""
+    return Work(**ask_one(connection, _WORK))
 
 
 def read_event_kinds(connection: DuckDBPyConnection) -> tuple[EventKind, ...]:

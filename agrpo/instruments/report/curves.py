@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 MOST_POINTS = 600
 """Of a curve: more than a screen tells apart, and little enough for dozens of curves in a page."""
 
-PARTS = ("wait", "read", "plan", "forward", "backward", "optimizer", "digest", "sync", "checkpoint", "other")
-"""Parts of a step, in the order in which they happen: columns `{part}_seconds` of live_steps."""
+PARTS = ("wait", "read", "plan", "forward", "backward", "optimizer", "digest", "record", "sync", "checkpoint", "other")
+"""The order in which parts of a step are shown. Which there are, and how long they took, says the view step_times."""
 
 _AXIS = """
     SELECT
-        (step - 1) // ? AS number, max(step) AS step, arg_max(num_tokens, step) AS num_tokens,
+        (step - 1) // ? AS number, max(step) AS step, count(*) AS num_steps, arg_max(num_tokens, step) AS num_tokens,
         (epoch(max(finished_at)) - (SELECT min(epoch(started_at)) FROM attempts)) / 60 AS minutes
     FROM live_steps GROUP BY 1 ORDER BY 1
 """
@@ -29,7 +29,7 @@ _MEASURES = "SELECT window_index AS number, name, value FROM window_metrics(?) W
 _GROUP_REWARDS = """
     SELECT (step - 1) // ? AS number, avg(reward) AS value
     FROM live_step_groups JOIN live_steps USING (attempt, step) JOIN scores USING (ticket)
-    WHERE reward IS NOT NULL
+    WHERE isfinite(reward)
     GROUP BY 1, step, ticket
 """
 
@@ -39,13 +39,9 @@ _LENGTHS = """
     WHERE num_prompt_tokens > 0
 """
 
-_TAKEN = f"""
-    UNPIVOT (
-        SELECT step, {", ".join(f"coalesce({part}_seconds, 0) AS {part}" for part in PARTS)}
-        FROM live_steps WHERE step_seconds IS NOT NULL
-    )
-    ON {", ".join(PARTS)} INTO NAME name VALUE value
-"""
+_PART_MEANS = "SELECT (step - 1) // ? AS number, part AS name, avg(seconds) AS value FROM step_times GROUP BY 1, 2"
+
+_PART_TOTALS = "SELECT part, sum(seconds) AS seconds FROM step_times GROUP BY part"
 
 _DROPS = """
     SELECT (step - 1) // ? AS number, coalesce(drop_reason, 'no reason given') AS name, count(*) AS value
@@ -61,6 +57,7 @@ class Window:
 
     step: int
     """The last of them."""
+    num_steps: int
     num_tokens: int
     """Forwarded from the start of the run to the end of that step."""
     minutes: float
@@ -116,22 +113,27 @@ def read_length_band(connection: DuckDBPyConnection, axis: Axis) -> Band:
 
 def read_step_parts(connection: DuckDBPyConnection, axis: Axis) -> dict[str, tuple[float | None, ...]]:
     """Mean seconds per step of every part that took any time."""
-    means = f"SELECT (step - 1) // ? AS number, name, avg(value) AS value FROM ({_TAKEN}) GROUP BY 1, 2"
-    found = _by_name(connection, axis, means)
-    return {part: found[part] for part in PARTS if any(found.get(part, ()))}
+    found = _by_name(connection, axis, _PART_MEANS)
+    return {part: found[part] for part in sorted(found, key=_part_place) if any(found[part])}
 
 
 def read_part_totals(connection: DuckDBPyConnection) -> dict[str, float]:
     """Seconds that all steps together spent on each part, for every part that took any."""
-    rows = ask(connection, f"SELECT name, sum(value) AS seconds FROM ({_TAKEN}) GROUP BY name")
-    found = {row["name"]: row["seconds"] for row in rows}
-    return {part: found[part] for part in PARTS if found.get(part)}
+    found = {row["part"]: row["seconds"] for row in ask(connection, _PART_TOTALS)}
+    return {part: found[part] for part in sorted(found, key=_part_place) if found[part]}
 
 
 def read_drops(connection: DuckDBPyConnection, axis: Axis) -> dict[str, tuple[float | None, ...]]:
     """Dropped groups per step, by reason; 0 where a window dropped none for it."""
     found = _by_name(connection, axis, _DROPS)
-    return {name: tuple((value or 0) / axis.window_steps for value in values) for name, values in found.items()}
+    return {
+        name: tuple((value or 0) / window.num_steps for value, window in zip(values, axis.windows, strict=True))
+        for name, values in found.items()
+    }
+
+
+def _part_place(part: str) -> tuple[int, str]:
+    return (PARTS.index(part) if part in PARTS else len(PARTS), part)
 
 
 def _by_name(connection: DuckDBPyConnection, axis: Axis, sql: str) -> dict[str, tuple[float | None, ...]]:

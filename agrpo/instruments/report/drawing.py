@@ -22,6 +22,8 @@ INK, GRID = "#1f2328", "#e4e7eb"
 HEIGHT_PIXELS = 270
 FEW_POINTS = 60
 """Up to which each point is marked, so that a curve of one is seen."""
+LEAST_SHARE = 0.05
+"""Top of an axis of shares that are all smaller, so that a share of 0.4 % looks as small as it is."""
 
 Values = Sequence[float | None]
 Bars = Mapping[str, float | None]
@@ -82,7 +84,9 @@ def draw_lines(
     key: str, title: str, unit: str, caption: str, lines: Sequence[Line], *, log: bool = False, share: bool = False
 ) -> Drawing:
     """Curves over steps, tokens or minutes, as the page's reader chooses."""
-    plot = _figure(unit, log=log, share=share, least=0.0 if share else None)
+    values = [value for line in lines for value in line.values if value is not None]
+    most = LEAST_SHARE if share and max(values, default=0) <= LEAST_SHARE else None
+    plot = _figure(unit, log=log, share=share, least=0.0 if share else None, most=most)
     plot.xaxis.axis_label = "optimizer step"
     for run, mine in groupby(lines, key=lambda line: line.run):
         _draw_run(plot, run, list(mine))
@@ -128,7 +132,7 @@ def draw_bars(
         source = ColumnDataSource({"place": places, "height": heights, "label": labels})
         shown = plot.vbar(x="place", top="height", width=width * 0.92, source=source, color=COLOURS[run % len(COLOURS)])
         shown.tags = [f"run{run}"]
-        value = "@height{0.0%}" if share else "@height{0.[0000]}"
+        value = "@height{0.0 %}" if share else "@height{0.[0000]}"
         plot.add_tools(HoverTool(renderers=[shown], tooltips=[(units[0], "@label"), (units[1], value)]))
     every = -(-len(labels) // 12)
     plot.xaxis.ticker = FixedTicker(ticks=list(range(0, len(labels), every)))
@@ -165,13 +169,18 @@ def _draw_run(plot: figure, run: int, lines: Sequence[Line]) -> None:
     _hover(plot, shown, lines, {})
 
 
-def _figure(unit: str, *, log: bool = False, share: bool = False, least: float | None = None) -> figure:
+def _figure(
+    unit: str, *, log: bool = False, share: bool = False, least: float | None = None, most: float | None = None
+) -> figure:
+    """`least`, `most`: ends of the vertical axis; None: as the values are."""
     from bokeh.models import CustomJSTickFormatter, DataRange1d, LogTicker, NumeralTickFormatter
     from bokeh.plotting import figure
 
     heights = DataRange1d(range_padding=0.06, only_visible=True)
     if least is not None:
         heights.start = least
+    if most is not None:
+        heights.end = most
     plot = figure(
         height=HEIGHT_PIXELS, sizing_mode="stretch_width", y_axis_type="log" if log else "linear",
         x_range=DataRange1d(range_padding=0.02), y_range=heights,
@@ -187,7 +196,7 @@ def _figure(unit: str, *, log: bool = False, share: bool = False, least: float |
     plot.yaxis.axis_label = unit
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
     if share:
-        plot.yaxis.formatter = NumeralTickFormatter(format="0.[0]%")
+        plot.yaxis.formatter = NumeralTickFormatter(format="0.[0] %")
     for axis in plot.axis:
         axis.update(
             axis_label_text_font_style="normal", axis_label_text_color=INK, axis_label_text_font_size="12px",
@@ -236,7 +245,7 @@ def _legend(lines: Sequence[Line]) -> tuple[LegendEntry, ...]:
     ]
     banded = [line for line in lines if line.band is not None]
     entries += [
-        LegendEntry(label="middle 80%", colour=f"{line.colour}26", kind="filled", tag="band") for line in banded
+        LegendEntry(label="middle 80 %", colour=f"{line.colour}26", kind="filled", tag="band") for line in banded
     ]
     return tuple(entries) if len(entries) > 1 else ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from agrpo.instruments.diagnosis import Finding, diagnose
 from agrpo.instruments.history import recorded_history
 from agrpo.instruments.report import counts, curves, story
 from agrpo.instruments.report.asking import ask_one
-from agrpo.instruments.report.counts import EventKind, EventLine, Fate, StalenessBar
+from agrpo.instruments.report.counts import EventKind, EventLine, FailedReward, Fate, StalenessBar, Work
 from agrpo.instruments.report.curves import Band, Window
 from agrpo.instruments.report.story import PromptStories
 
@@ -29,7 +30,7 @@ _TOTALS = """
         (SELECT coalesce(sum(num_trained_tokens), 0)::BIGINT FROM live_samples) AS trained_tokens,
         (SELECT coalesce(arg_max(num_tokens, step), 0) FROM live_steps) AS forwarded_tokens,
         (SELECT count(*) FROM live_steps) AS steps,
-        (SELECT min(epoch(started_at)) FROM attempts) AS began_at,
+        (SELECT sum(step_seconds) FROM live_steps) AS step_seconds,
         (SELECT max(epoch(finished_at)) FROM live_steps) AS ended_at,
         (SELECT count(*) FROM attempts) AS num_attempts,
         (SELECT count(*) FROM events WHERE kind = 'finished' AND attempt = (SELECT max(attempt) FROM attempts)) > 0
@@ -37,10 +38,10 @@ _TOTALS = """
 """
 
 _REWARD = """
-    WITH rewards AS (SELECT step, value FROM step_metrics WHERE name = 'reward')
+    WITH rewards AS (SELECT step, value FROM step_metrics WHERE name = 'reward' AND isfinite(value))
     SELECT
-        arg_min(value, step) AS first, arg_max(value, step) AS last, max(value) AS best,
-        min(step) FILTER (value = top) AS best_step,
+        arg_min(value, step) AS first, arg_max(value, step) AS last, min(value) AS lowest, max(value) AS best,
+        min(step) FILTER (value = top) AS best_step, count(*) AS num_steps,
         avg(value) FILTER (step > newest - greatest(1, newest // 10)) AS late
     FROM rewards, (SELECT max(value) AS top, max(step) AS newest FROM rewards)
 """
@@ -52,11 +53,21 @@ class RewardFigures:
 
     first: float | None
     last: float | None
+    lowest: float | None
     best: float | None
     best_step: int | None
     """The first step of the best reward."""
     late: float | None
     """Mean over the last tenth of the steps."""
+    num_steps: int
+    """That have one."""
+
+    @property
+    def constant(self) -> bool:
+        """Whether all of several steps have the same."""
+        if self.lowest is None or self.best is None:
+            return False
+        return self.num_steps > 1 and math.isclose(self.lowest, self.best, rel_tol=1e-9, abs_tol=1e-12)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +82,10 @@ class Summary:
     steps: int
     max_steps: int | None
     num_attempts: int
-    wall_seconds: float | None
-    """From the start of the first learner to the end of the last step. None: no step yet."""
+    ended_at: float | None
+    """Unix seconds at which the last step was done. None: no step yet."""
+    step_seconds: float | None
+    """Wall time of all steps, without what lies between one learner's end and the next one's first step. None: no step."""
     num_groups: int
     num_rollouts: int
     generated_tokens: int
@@ -82,8 +95,8 @@ class Summary:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Forwarded tokens over wall time."""
-        return self.forwarded_tokens / self.wall_seconds if self.wall_seconds else None
+        """Forwarded tokens over the time of all steps."""
+        return self.forwarded_tokens / self.step_seconds if self.step_seconds else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +117,8 @@ class RunFacts:
     """Mean seconds per step, by part of a step."""
     part_totals: Mapping[str, float]
     """Seconds of all steps, by part."""
+    work: Work
+    failed_rewards: tuple[FailedReward, ...]
     drops: Mapping[str, tuple[float | None, ...]]
     """Groups per step, by drop reason."""
     staleness: tuple[StalenessBar, ...]
@@ -137,6 +152,8 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
             length_band=curves.read_length_band(connection, axis),
             step_parts=curves.read_step_parts(connection, axis),
             part_totals=curves.read_part_totals(connection),
+            work=counts.read_work(connection),
+            failed_rewards=counts.read_failed_rewards(connection),
             drops=curves.read_drops(connection, axis),
             staleness=counts.read_staleness(connection),
             fates=counts.read_fates(connection),
@@ -149,14 +166,12 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
 
 def _read_summary(connection: DuckDBPyConnection, document: Mapping[str, Any]) -> Summary:
     totals = ask_one(connection, _TOTALS)
-    began, ended = totals.pop("began_at"), totals.pop("ended_at")
     run = ask_one(connection, "SELECT name, url FROM runs")
     return Summary(
         name=document.get("name") or run["name"],
         url=run["url"],
         created_at=document.get("created_at", ""),
         max_steps=document["settings"]["tree"].get("stop", {}).get("max_steps"),
-        wall_seconds=None if began is None or ended is None else ended - began,
         reward=RewardFigures(**ask_one(connection, _REWARD)),
         **totals,
     )

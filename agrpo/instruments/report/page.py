@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agrpo.instruments.report import wording
 from agrpo.instruments.report.charts import Section, chart_sections
 from agrpo.instruments.report.drawing import COLOURS, DASHES
-from agrpo.instruments.report.facts import RunFacts
+from agrpo.instruments.report.facts import RewardFigures, RunFacts
 from agrpo.instruments.report.settings import differences, given_settings
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def report_page(runs: Sequence[RunFacts]) -> str:
         keys=[_key(place, facts) for place, facts in enumerate(runs)],
         figures=_figures(runs),
         part_rows=_part_rows(runs),
+        work_rows=_work_rows(runs),
         given=given_settings(runs[0].document),
         differences=differences([facts.document for facts in runs]),
         sections=sections,
@@ -98,24 +99,43 @@ def _figures(runs: Sequence[RunFacts]) -> list[Figure]:
 def _figures_of(facts: RunFacts) -> dict[str, str]:
     summary, reward = facts.summary, facts.summary.reward
     planned = f" of {summary.max_steps:,}" if summary.max_steps is not None else ""
-    best = f"{wording.number(reward.best)} at step {reward.best_step}" if reward.best is not None else wording.NOTHING
     return {
         "State": "finished" if summary.finished else "not finished when this page was made",
         "Steps": f"{summary.steps:,}{planned}",
-        "Wall time": wording.duration(summary.wall_seconds),
+        "Time of all steps": wording.duration(summary.step_seconds),
         "Reward, first step": wording.number(reward.first),
         "Reward, last step": wording.number(reward.last),
         "Reward, mean of the last tenth": wording.number(reward.late),
-        "Reward, best step": best,
+        "Reward, best step": _best(reward),
         "Groups": f"{summary.num_groups:,}",
         "Rollouts": f"{summary.num_rollouts:,}",
         "Tokens generated": f"{summary.generated_tokens:,}",
         "Tokens forwarded": f"{summary.forwarded_tokens:,}",
         "Tokens trained": f"{summary.trained_tokens:,}",
-        "Forwarded per second": wording.amount(summary.tokens_per_second, "tokens/s"),
+        "Forwarded per second of the steps": wording.amount(summary.tokens_per_second, "tokens/s"),
         "Learner starts": f"{summary.num_attempts:,}",
         "Begun": summary.created_at[:19].replace("T", " ") + " UTC" if summary.created_at else wording.NOTHING,
+        "Last step done": wording.NOTHING if summary.ended_at is None else f"{wording.moment(summary.ended_at)} UTC",
     }
+
+
+def _best(reward: RewardFigures) -> str:
+    if reward.best is None:
+        return wording.NOTHING
+    return "all are equal" if reward.constant else f"{wording.number(reward.best)} at step {reward.best_step}"
+
+
+def _work_rows(runs: Sequence[RunFacts]) -> list[Figure]:
+    """Mean durations of what comes before the learner, side by side."""
+    rows = {
+        "a rollout": [facts.work.rollout_seconds for facts in runs],
+        "a group's wait for the scorer": [facts.work.score_wait_seconds for facts in runs],
+        "scoring a group": [facts.work.score_seconds for facts in runs],
+    }
+    return [
+        Figure(title=title, values=tuple(wording.amount(value, "s") for value in values))
+        for title, values in rows.items()
+    ]
 
 
 def _part_rows(runs: Sequence[RunFacts]) -> list[Figure]:

@@ -24,7 +24,7 @@ _JUDGED = """
         SELECT prompt_id, ticket, step, sum(reward) AS total, count(reward) AS number,
             step <= (SELECT max(step) / 2 FROM live_steps) AS early
         FROM scores JOIN group_status USING (ticket)
-        WHERE step IS NOT NULL AND reward IS NOT NULL
+        WHERE step IS NOT NULL AND isfinite(reward)
         GROUP BY ALL
     ),
     prompts AS (

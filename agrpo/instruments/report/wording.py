@@ -6,46 +6,40 @@ import json
 import math
 from datetime import UTC, datetime
 
+from agrpo.instruments import wording
+
 NOTHING = "–"
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; whole numbers with their thousands apart."""
+    """Three significant digits; `NOTHING` for what is missing or not a number."""
     if value is None or math.isnan(value):
         return NOTHING
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return wording.number(value)
 
 
 def percent(share: float | None) -> str:
-    """A share from 0 to 1, in per cent."""
-    if share is None or math.isnan(share):
-        return NOTHING
-    return f"{100 * share:.1f}%" if 0 < abs(share) < 0.1 else f"{100 * share:.0f}%"
+    """A share from 0 to 1, in per cent: with a decimal below 10 %, and one digit of what is smaller than that."""
+    if share is None or not math.isfinite(share):
+        return amount(share, "%")
+    if 0 < abs(share) < 0.0995:
+        return f"{100 * share:.1f} %" if abs(share) >= 0.0005 else f"{100 * share:.1g} %"
+    return wording.percent(share)
 
 
 def amount(value: float | None, unit: str, *, share: bool = False) -> str:
     """A number with its unit, or a share."""
     if share:
         return percent(value)
-    return number(value) if value is None or not unit else f"{number(value)} {unit}"
+    told = number(value)
+    return told if told == NOTHING or not unit else f"{told} {unit}"
 
 
 def duration(seconds: float | None) -> str:
-    """In the two largest units."""
-    if seconds is None:
-        return NOTHING
-    if seconds < 60:
-        return f"{number(seconds)} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    """As one would say it, roughly."""
+    return amount(seconds, "s") if seconds is None or not math.isfinite(seconds) else wording.duration(seconds)
 
 
 def moment(unix_seconds: float) -> str:
