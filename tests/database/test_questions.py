@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -166,6 +167,27 @@ def test_waits_leave_out_who_did_not_wait(made_up: Path):
     assert told["published version"] == (1, 0.0)
 
 
+def test_a_version_waits_for_its_first_engine_and_for_none_before_the_engine_started(tmp_path: Path):
+    with duckdb.connect(str(tmp_path / "run.duckdb")) as connection:
+        create_all(connection)
+        connection.execute(
+            """
+            INSERT INTO versions BY NAME
+                SELECT 0 AS attempt, unnest([1, 2]) AS version, 1 AS step, to_timestamp(0) AS published_at;
+            INSERT INTO acknowledgements BY NAME SELECT engine, version, to_timestamp(second) AS acknowledged_at FROM (VALUES
+                ('a', 1, 1), ('b', 1, 3600), ('unknown', 1, 3700), ('b', 2, 3605), ('a', 2, 3610)) t(engine, version, second);
+            INSERT INTO events BY NAME SELECT 's' AS stream, 0 AS number, 'stage_started' AS kind,
+                to_timestamp(3596) AS happened_at, '{"stage": "generator", "incarnation": "b"}' AS payload
+            """
+        )
+    database = tmp_path / "run.duckdb"
+    (wait,) = [row[2:] for row in answer(database, "waits") if row[0] == "published version"]
+    assert wait == (2, 1.0 + 9.0, 5.0, 9.0)
+    assert answer(database, "acknowledgement_lag", "version", "engine", "lag_seconds") == [
+        (2, "b", 9.0), (2, "a", 3610.0), (1, "a", 1.0), (1, "b", 4.0), (1, "unknown", None),
+    ]  # fmt: skip
+
+
 def test_attempts_tell_what_they_lost(tmp_path: Path):
     with duckdb.connect(str(tmp_path / "run.duckdb")) as connection:
         create_all(connection)
@@ -283,6 +305,16 @@ def test_the_page_is_made_from_schema_and_questions():
         "docs/sql.md is not what schema and questions say; make it again: "
         "python -m agrpo.database.questions.document docs/sql.md"
     )
+
+
+def test_the_page_has_the_questions_first_with_their_sql_folded():
+    questions, _, relations = document().partition("## Tables and views\n")
+    folded = re.findall(
+        r"<details><summary>The SQL</summary>\n\n```sql\n(.*?)\n```\n\n</details>", questions, re.DOTALL
+    )
+    assert folded == [question.sql() for question in all_questions()]
+    assert questions.count("```sql") == len(folded)
+    assert "```" not in relations
 
 
 def test_wrong_names_are_told_with_the_nearest_and_where_all_are(made_up: Path):

@@ -1,7 +1,8 @@
 -- Where does the time of a step go?
 --
--- Mean wall time of the parts of a step over the last steps, largest first. The parts add up to the step. Much wait: the
--- generators are the bottleneck; little wait and much forward and backward: the learner is.
+-- Mean wall time of the parts of a step over the last steps, largest first. The parts add up to the step. Much wait:
+-- generation or scoring is the bottleneck, and question waits tells which; little wait and much forward and backward: the
+-- learner is.
 --
 -- $last INTEGER = 100: how many steps, counted from the newest
 -- $step INTEGER = NULL: only this step; NULL is all of the last ones

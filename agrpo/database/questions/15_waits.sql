@@ -1,14 +1,26 @@
 -- What did each stage wait for?
 --
 -- One row per place where somebody or something waits. The generator waits for run-ahead when the learner is slower
--- (good: the learner is busy); the learner waits for groups when the generators are. Groups and scores that wait long
--- grow stale.
+-- (good: the learner is busy); the learner waits for groups when the generators or the scorer are: where it is the
+-- scorer, finished groups wait for it. What waits long grows stale. A published version waits for the first engine that
+-- serves it, and from that engine's start if it started later.
 --
 -- who: who or what waited
 -- waited_for: and for what
 -- num_waits: how often
 -- seconds_total, seconds_mean, seconds_max: how long
-WITH waits AS (
+WITH engines AS (
+    SELECT payload->>'$.incarnation' AS engine, min(happened_at) AS started_at
+    FROM events
+    WHERE kind = 'stage_started'
+    GROUP BY engine
+),
+first_served AS (
+    SELECT version, min(acknowledged_at) AS acknowledged_at, arg_min(engine, acknowledged_at) AS engine
+    FROM acknowledgements
+    GROUP BY version
+),
+waits AS (
     SELECT 1 AS place, 'generator' AS who, 'run-ahead: a free place within async.max_staleness' AS waited_for,
         backpressure_seconds AS seconds
     FROM groups
@@ -20,9 +32,9 @@ WITH waits AS (
     UNION ALL
     SELECT 4, 'learner', 'scored groups', wait_seconds FROM live_steps
     UNION ALL
-    SELECT 5, 'published version', 'an engine that serves it', epoch(acknowledged_at - published_at)
-    FROM acknowledgements JOIN (SELECT version, min(published_at) AS published_at FROM versions GROUP BY version)
-        USING (version)
+    SELECT 5, 'published version', 'an engine that serves it', epoch(acknowledged_at - greatest(published_at, started_at))
+    FROM first_served JOIN (SELECT version, min(published_at) AS published_at FROM versions GROUP BY version)
+        USING (version) LEFT JOIN engines USING (engine)
 )
 SELECT
     who, waited_for, count(seconds) AS num_waits, sum(seconds) AS seconds_total, avg(seconds) AS seconds_mean,

@@ -1,8 +1,8 @@
 -- Which attempts made up the run, and what did they lose?
 --
--- One row per start of the learner. After a crash or a rollback the steps past base_step do not count: they stay in the
--- tables and the live views leave them out. num_lost above 0 after a mere crash is the work since the last checkpoint
--- that a replay did not take over.
+-- One row per start of the learner. A crash loses no finished step: the next learner replays every one of them, and goes on
+-- after base_step. num_lost counts steps that a retired learner still finished after a newer one had taken over: they stay
+-- in the tables, and the live views leave them out.
 --
 -- attempt: incarnation of the learner
 -- started_at, host: when and where

@@ -14,9 +14,9 @@ from agrpo.database.schema import create_all
 _HEAD = """\
 # A run in SQL
 
-Everything a run does is in `run.duckdb`, in the run's folder: {num_relations} tables and views, explained below, and
-{num_questions} questions answered. This page is made from the schema and from `agrpo/database/questions/`; tests hold it to
-them.
+Everything a run does is in `run.duckdb`, in the run's folder: {num_relations} tables and views, and
+{num_questions} questions answered: first [the questions](#the-questions), then [tables and views](#tables-and-views). This
+page is made from the schema and from `agrpo/database/questions/`; tests hold it to them.
 
 ```sh
 agrpo questions                                      # the questions
@@ -64,7 +64,7 @@ def document() -> str:
         ).fetchall()
     parts = [_HEAD.format(num_relations=len(relations), num_questions=len(all_questions()))]
     parts += ["## The questions\n", *_index(), *(_question(question) for question in all_questions())]
-    parts += ["## Tables and views\n"]
+    parts += ["## Tables and views\n", " · ".join(f"[{name}](#{name})" for name, _, _ in relations) + "\n"]
     for relation, kind, comment in relations:
         own = [row[1:] for row in columns if row[0] == relation]
         parts.append(f"### {relation}\n\n{kind.capitalize()}. {comment}\n\n{_table(own)}\n")
@@ -78,18 +78,17 @@ def _index() -> Iterator[str]:
 
 
 def _question(question: Question) -> str:
-    """Question, SQL, columns, and how to read the answer."""
+    """Question, how to read the answer, options and columns, and the SQL, folded."""
     options = "".join(
         f"\n- `--{own.name}`: {own.about}" + ("" if own.default is None else f" (default {own.default})")
         for own in question.parameters
     )
     return (
         f"### {question.number} {question.name}\n\n**{question.title}** {question.reading}\n\n"
-        f"```sql\n{question.sql()}\n```\n\n"
         + (f"Options:\n{options}\n\n" if options else "")
         + "The answer:\n\n"
         + "\n".join(f"- `{names.replace(', ', '`, `')}`: {about}" for names, about in question.columns)
-        + "\n"
+        + f"\n\n<details><summary>The SQL</summary>\n\n```sql\n{question.sql()}\n```\n\n</details>\n"
     )
 
 
