@@ -103,6 +103,7 @@ def test_a_finished_run_has_ended_once_no_stage_speaks_and_an_unfinished_one_a_m
     folder = going_on(tmp_path / "run")
     folder.beat("learner", None)
     onlooker, said = Onlooker(folder), beat_at(folder, "learner")
+    assert not onlooker.look(said).ended
     assert not onlooker.look(said + STOPPED_SECONDS - 1).ended
     assert onlooker.look(said + STOPPED_SECONDS + 1).ended
     folder.write_hint(Hint(limit_ticket=9, dropped=0, floor=1, finished=True))
@@ -149,3 +150,11 @@ def test_waiting_groups_are_read_once_and_only_above_the_floor(tmp_path: Path):
     assert followed.update(2).num_groups == 2
     folder.filesystem.put(folder.scored.key(3), b"torn", exclusive=False)
     assert followed.update(3).num_groups == 1
+
+
+def test_a_run_that_is_quiet_when_watching_begins_is_given_time_to_be_resumed(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    folder.beat("learner", None)
+    late = beat_at(folder, "learner") + 1000.0
+    onlooker = Onlooker(folder)
+    assert [onlooker.look(late + seconds).ended for seconds in (0.0, 44.0, 46.0)] == [False, False, True]

@@ -29,6 +29,8 @@ ENDED_SECONDS = 3.0
 """A finished run of which no stage has spoken for so long has ended."""
 STOPPED_SECONDS = 60.0
 """An unfinished run of which no stage has spoken for so long is not being worked on."""
+PATIENCE_SECONDS = 45.0
+"""How long an unfinished run is watched at least: one that is resumed says nothing while Prefect's server starts."""
 TOO_FEW_STEPS = "agrpo/too-few-steps"
 """The rule that is nothing new of a run without a step."""
 
@@ -226,7 +228,7 @@ class Onlooker:
         quiet = min((stage.quiet_seconds for stage in spoken), default=now - began)
         if state is State.FINISHED:
             return quiet > ENDED_SECONDS
-        return quiet > STOPPED_SECONDS and all(stage.silent for stage in spoken)
+        return quiet > STOPPED_SECONDS and now - began > PATIENCE_SECONDS and all(stage.silent for stage in spoken)
 
     def _pipeline(self, hint: Hint | None, points: Sequence[StepPoint]) -> Pipeline:
         """Below the floor every ticket is consumed, so that only what lies above it is listed."""
