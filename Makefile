@@ -52,10 +52,9 @@ format: install ## Format, and mend what ruff can mend
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: install ## Each script of benchmarks/, in turn
-	@set -e; for script in benchmarks/*.py; do \
-	   test -f "$$script" || { echo "benchmarks/ holds no script"; break; }; \
-	   echo "== $$script"; $(BIN)/python "$$script"; \
+bench: install ## Measure, in some minutes; BENCH=memory picks one of benchmarks/, ARGS="--help" asks it
+	@set -e; for script in $(or $(BENCH:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py))); do \
+	   echo; echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
 	 done
 
 spec: install ## Which rows of docs/spec a test claims, and which none does

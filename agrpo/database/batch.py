@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
@@ -58,3 +60,10 @@ class Batch:
         for convert, slots in self._slots.items():
             built |= convert(pa.concat_tables(slots))
         return built
+
+
+def give_back() -> None:
+    """Return to the system what batches took: the allocators would keep it for the next one of their size."""
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(AttributeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)

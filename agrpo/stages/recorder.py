@@ -6,8 +6,6 @@ database does not hold is read again, and rows and ledger are committed together
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import itertools
 import logging
 import os
@@ -19,7 +17,7 @@ from typing import TypeVar
 
 from agrpo.config import RecorderSection, load_settings
 from agrpo.database import documents, slots
-from agrpo.database.batch import Batch
+from agrpo.database.batch import Batch, give_back
 from agrpo.database.ledger import Entry, Ledger
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseError, StoreLostWrites
@@ -119,7 +117,7 @@ class _Recorder:
                 pause, whole = min(pause * 2, LONGEST_PAUSE_SECONDS), True
                 self._warn_or_raise(error, stopped_at, pause)
             else:
-                _give_back()
+                give_back()
                 pause, whole = rest_seconds(self.settings.every_seconds, time.thread_time() - began), False
                 logger.debug("recorded %d records", recorded)
                 if stopped_at is not None:
@@ -248,12 +246,6 @@ class _Reader:
 
     def _step_reader(self, read: Callable[[StepKey], T | None], attempt: int) -> Callable[[int], T | None]:
         return lambda step: read(StepKey(attempt, step))
-
-
-def _give_back() -> None:
-    """Return to the system what a large pass took: the C library would keep it for the next one."""
-    with contextlib.suppress(AttributeError):  # a library without it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _batches(streams: list[Stream]) -> Iterator[Batch]:

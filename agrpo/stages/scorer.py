@@ -49,17 +49,23 @@ class _Scorer:
         self.moved_at = time.monotonic()
 
     async def score(self) -> None:
+        # Rewards are loaded while the other stages load their models.
+        starting = [asyncio.create_task(runner.start()) for runner in self.runners]
         try:
             while not self.context.stop.is_set() and not self._is_over():
+                for task in [task for task in starting if task.done()]:
+                    starting.remove(task)
+                    task.result()
                 self._start_waiting()
                 for ticket in [ticket for ticket, task in self.running.items() if task.done()]:
                     self.running.pop(ticket).result()
                     self.moved_at = time.monotonic()
                 await asyncio.sleep(POLL_SECONDS)
         finally:
-            for task in self.running.values():
+            unfinished = [*starting, *self.running.values()]
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*self.running.values(), return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
             await asyncio.gather(*(runner.close() for runner in self.runners))
 
     def _is_over(self) -> bool:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from agrpo.errors import RewardError
+from agrpo.queue.run_folder import RunFolder
 from agrpo.records.rollout import StopReason
 from agrpo.records.score import Mark, Score, fills_step
+from agrpo.stages import scorer
+from agrpo.stages.context import StageContext
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
+from tests.stages.walk import settings
 
 
 def judged(name: str, weight: float, *values: float | None) -> Score:
@@ -79,3 +86,12 @@ def test_lengths_are_in_tokens():
 def test_which_groups_take_a_place_of_a_step(marks: set[Mark], keep: bool, drop: bool, refill: bool):
     found = [fills_step(frozenset(marks), rule) for rule in ("keep", "drop", "refill")]
     assert found == [keep, drop, refill]
+
+
+def test_a_reward_that_cannot_be_loaded_is_said_before_there_is_a_group(tmp_path: Path):
+    tree = settings(tmp_path, tmp_path / "prompts.jsonl", tmp_path, reward="nobody_wrote_this")
+    folder = RunFolder.create(str(tmp_path / "run"), {"settings": {"tree": tree, "origins": {}}})
+    context = StageContext(run_url=folder.url, stage="scorer", incarnation="scorer-a", stop=threading.Event())
+    with pytest.raises(RewardError, match="nobody_wrote_this"):
+        scorer.run(context)
+    assert folder.groups.numbers() == []

@@ -39,8 +39,15 @@ class RewardRunner:
         self._failed_groups = 0
         self._told: set[str] = set()
 
+    async def start(self) -> None:
+        """Start the reward's process, so that the first group need not wait for it.
+
+        Raises `RewardError` if the reward cannot be loaded.
+        """
+        await self._open()
+
     async def score(self, group: RolloutGroup) -> Score:
-        """The reward's values for every rollout of the group. The first call starts the reward's process.
+        """The reward's values for every rollout of the group. The first call starts the reward's process, unless `start` did.
 
         Raises `RewardError` if the reward cannot be loaded, if it failed and `on_error` is "stop", or if it failed on
         every completion of 8 groups in a row.
