@@ -144,6 +144,7 @@ class RecorderSection:
     """What reaches the database, and when."""
 
     every_seconds: Positive = 2.0
+    """Least pause between two looks; after a costly one up to 10 s, so that recording stays below 2 % of a core."""
     topk: bool = False
     """Also record the sampler's most likely tokens (most of the bytes, where they are asked for)."""
 

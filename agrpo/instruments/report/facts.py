@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agrpo.database.queries import HasDatabase, connect
-from agrpo.instruments.diagnosis import Finding, diagnose
+from agrpo.instruments.diagnosis import Finding, diagnose, recorded_ending, recorded_waiting
 from agrpo.instruments.history import recorded_history
 from agrpo.instruments.report import counts, curves, story
 from agrpo.instruments.report.asking import ask_one
@@ -158,10 +158,16 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
             staleness=counts.read_staleness(connection),
             fates=counts.read_fates(connection),
             stories=story.read_stories(connection),
-            findings=tuple(diagnose(recorded_history(run), document["settings"]["tree"])),
+            findings=_findings(run, document["settings"]["tree"]),
             event_kinds=counts.read_event_kinds(connection),
             events=counts.read_events(connection),
         )
+
+
+def _findings(run: str | Path | HasDatabase, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """As `agrpo diagnose` says it."""
+    read = diagnose(recorded_history(run), settings, waiting=recorded_waiting(run, settings))
+    return (*recorded_ending(run), *read)
 
 
 def _read_summary(connection: DuckDBPyConnection, document: Mapping[str, Any]) -> Summary:
