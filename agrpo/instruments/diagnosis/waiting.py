@@ -69,16 +69,14 @@ def recorded_waiting(database: str | Path | HasDatabase, settings: Mapping[str, 
     groups = [(frozenset(map(Mark, row["marks"])), int(row["num_groups"])) for row in rows]
     num_groups = sum(number for _, number in groups)
     equal = sum(number for marks, number in groups if Mark.EQUAL_REWARDS in marks)
-    choice = evidence.zero_variance or "refill"
+    choice, places = evidence.zero_variance or "refill", int(evidence.setting("step.groups") or 0)
     return Waiting(
         num_groups=num_groups,
         equal_share=equal / num_groups if num_groups else 0.0,
         reward_mean=rows[0]["reward_mean"] if rows else None,
         failed_share=(rows[0]["failed_share"] or 0.0) if rows else 0.0,
-        places=evidence.setting("step.groups"),
-        places_filled=min(
-            sum(number for marks, number in groups if fills_step(marks, choice)), evidence.setting("step.groups")
-        ),
+        places=places,
+        places_filled=min(sum(number for marks, number in groups if fills_step(marks, choice)), places),
     )
 
 

@@ -34,7 +34,7 @@ class FollowedWaiting:
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any]) -> None:
         evidence = Evidence(history=[], size=1, settings=settings)
-        self._places: int = evidence.setting("step.groups")
+        self._places = int(evidence.setting("step.groups") or 0)
         self._zero_variance = evidence.zero_variance or "refill"
         self._folder = folder
         self._groups: dict[int, _Group] = {}
