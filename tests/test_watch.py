@@ -69,6 +69,7 @@ def test_ctrl_c_ends_the_watching_and_says_that_the_run_goes_on(tmp_path: Path):
     assert out.startswith("no longer watching; the run goes on.")
 
 
+@pytest.mark.slow
 def test_an_unfinished_run_that_nobody_works_on_is_told_with_how_to_go_on(tmp_path: Path):
     folder = going_on(tmp_path / "run")
     beat = {"stage": "learner", "waiting_for": None, "waited_seconds": 0.0, "at": 0.0}
