@@ -148,3 +148,5 @@ def _say_where(prepared: Prepared, folder: RunFolder, plots: list[Path], termina
         ("run file", prepared.run_file),
     ):
         terminal.say(f"{label:<9}{place}")
+    terminal.say(f"look     agrpo report {folder.url}")
+    terminal.say(f"         agrpo show {folder.url} --worst")
