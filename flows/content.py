@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agrpo.instruments.progress import max_steps, seconds_left, share_done
+from agrpo.instruments.wording import duration
 from flows.drawing import Curve, image
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ UNITS = (
 )
 """Said above the table, since Prefect's page has no room for them in its columns."""
 ABSENT = "–"
-
-_UNITS = {"days": 86400, "h": 3600, "min": 60, "s": 1}
 
 
 def percent_done(document: Mapping[str, Any], points: Sequence[StepPoint]) -> float:
@@ -38,12 +37,6 @@ def progress_text(document: Mapping[str, Any], points: Sequence[StepPoint]) -> s
         said += f" · reward {point.metrics['reward']:.3f}"
     left = seconds_left(document, points)
     return f"{said}\n\nabout {duration(left)} left" if left else said
-
-
-def duration(seconds: float) -> str:
-    """In the largest unit of which there are two or more: `90 s`, `119 min`, `47 h`."""
-    unit = next((unit for unit, size in _UNITS.items() if seconds >= 2 * size), "s")
-    return f"{seconds / _UNITS[unit]:.0f} {unit}"
 
 
 def table_rows(points: Sequence[StepPoint]) -> list[dict[str, str | int]]:

@@ -11,6 +11,7 @@ import pytest
 
 from agrpo.cli.commands.report import report
 from agrpo.database.writer import Database
+from agrpo.errors import DatabaseError, StoreError
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import small_run
 
@@ -50,3 +51,20 @@ def test_a_run_that_is_not_there_is_one_line(runs: Path):
     assert (told.returncode, told.stdout) == (1, "")
     assert told.stderr.startswith('error: RunNotFound: no run "three"')
     assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("place", [".", "run.toml/report.html"])
+def test_a_place_that_cannot_be_written_is_said(runs: Path, tmp_path: Path, place: str):
+    (tmp_path / "run.toml").write_text("[run]")
+    with pytest.raises(StoreError, match=r"cannot be written: .*; name another file with --out"):
+        report(["one"], out=tmp_path / place, runs_dir=str(runs))
+
+
+def test_a_database_that_is_damaged_is_said_with_what_to_do(tmp_path: Path):
+    folder = small_run(tmp_path / "run")
+    record_once(folder, Database(folder.database))
+    data = bytearray(folder.database.read_bytes())
+    data[-262144:] = bytes(262144)
+    folder.database.write_bytes(data)
+    with pytest.raises(DatabaseError, match="agrpo record RUN --afresh"):
+        report([folder.url])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pyarrow as pa
@@ -194,7 +194,7 @@ def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
         num_sequences=[row["num_sequences"] or 0 for row in rows],
         duration_seconds=[row["duration_seconds"] or 0.0 for row in rows],
         pace=_pace(facts.pop("pace", None)),
-        scoring=scoring and Scoring(**scoring),
+        scoring=scoring and Scoring(**_known(scoring, Scoring)),
         **facts,
     )
 
@@ -205,7 +205,12 @@ def read_table(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[p
 
 
 def _pace(document: dict[str, Any] | None) -> Pace | None:
-    return None if document is None else Pace(**document)
+    return None if document is None else Pace(**_known(document, Pace))
+
+
+def _known(document: dict[str, Any], record: type[Any]) -> dict[str, Any]:
+    """What a record of this version has; a newer one may hold more."""
+    return {field.name: document[field.name] for field in fields(record) if field.name in document}
 
 
 def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from agrpo.instruments.diagnosis import Finding, Severity
-from flows.content import duration, findings_text, percent_done, plots, progress_text, table_rows
+from flows.content import findings_text, percent_done, plots, progress_text, table_rows
 from tests.flows.points import document, point
 
 WHOLE = {
@@ -36,14 +34,6 @@ def test_progress_of_epochs_counts_prompts_and_names_no_last_step() -> None:
 def test_progress_says_where_nothing_is_done_yet_and_promises_no_time_at_the_end() -> None:
     assert (progress_text(document(), []), percent_done(document(), [])) == ("no step is done yet", 0.0)
     assert progress_text(document(), [point(59), point(60)]) == "step 60 of 60"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.4, "0 s"), (119.4, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h"), (172800, "2 days")],
-)
-def test_a_duration_is_told_in_the_largest_unit_of_which_there_are_two(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
 
 
 def test_the_table_has_the_newest_twenty_steps_newest_first() -> None:

@@ -115,3 +115,21 @@ def test_torn_and_foreign_bytes_are_refused():
 def test_ids_and_logprobs_are_plain_zero_copy_columns():
     assert GROUP_SCHEMA.field("completion_ids").type.value_type == pa.int32()
     assert not GROUP_SCHEMA.field("completion_ids").type.value_field.nullable
+
+
+def test_facts_of_a_newer_version_are_ignored():
+    group = RolloutGroup(
+        ticket=1,
+        prompt=Prompt(id="p", messages=[]),
+        rollouts=[],
+        model_version=0,
+        pace=Pace(concurrency=8, concurrency_cap=16),
+    )
+    table = pa.ipc.open_file(group_to_arrow(group)).read_all()
+    metadata = table.schema.metadata
+    facts = metadata[b"agrpo.facts"].replace(b'"concurrency":', b'"of_a_later_day": 1, "concurrency":')
+    sink = pa.BufferOutputStream()
+    schema = table.schema.with_metadata({**metadata, b"agrpo.facts": facts})
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(table.cast(schema))
+    assert group_from_arrow(sink.getvalue()).pace == group.pace

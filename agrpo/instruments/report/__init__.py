@@ -9,16 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agrpo.database.queries import HasDatabase
+from agrpo.errors import StoreError
 
 
 def write_report(runs: Sequence[str | Path | HasDatabase], file: Path) -> int:
-    """Write the report of one run, or the comparison of several, and return its bytes. Raises as `database.queries.connect`."""
+    """Write the report of one run, or the comparison of several, and return its bytes.
+
+    Raises as `database.queries.connect`, and `StoreError` where the file cannot be written.
+    """
     from agrpo.instruments.report.facts import read_facts
     from agrpo.instruments.report.page import report_page
 
     data = report_page([read_facts(run) for run in runs]).encode("utf-8", "backslashreplace")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(data)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}; name another file with --out") from error
     return len(data)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agrpo.database.queries import HasDatabase, connect
+from agrpo.database.queries import HasDatabase, asking
 from agrpo.instruments.diagnosis import Finding, diagnose, recorded_ending, recorded_waiting
 from agrpo.instruments.history import recorded_history
 from agrpo.instruments.report import counts, curves, story
@@ -139,7 +138,7 @@ def read_facts(run: str | Path | HasDatabase) -> RunFacts:
 
     Raises as `database.queries.connect`.
     """
-    with closing(connect(run)) as connection:
+    with asking(run) as connection:
         document = json.loads(str(ask_one(connection, "SELECT document FROM runs")["document"]))
         axis = curves.read_axis(connection)
         return RunFacts(
