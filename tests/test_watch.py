@@ -66,7 +66,8 @@ def test_ctrl_c_ends_the_watching_and_says_that_the_run_goes_on(tmp_path: Path):
     watching.send_signal(signal.SIGINT)
     out, errors = watching.communicate(timeout=30)
     assert (watching.returncode, errors) == (0, "")
-    assert out.startswith("no longer watching; the run goes on.")
+    # A line about the stall of this old run may come before.
+    assert out.splitlines()[-1].startswith("no longer watching; the run goes on.")
 
 
 @pytest.mark.slow
