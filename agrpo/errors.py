@@ -10,17 +10,23 @@
     |   |-- StoreNotExclusive  the filesystem cannot create a file exactly once
     |   `-- StoreLostWrites    an object that was written is gone
     |-- RecordError            bytes that are not a record this version can read
+    |   `-- RecordTooNew       a record of a later schema than this version knows
     |-- RunExists              a fresh run was asked for in a folder that holds one
+    |-- RunBusy                another process is training the run
     |-- RunNotFound            no run answers to that name
     |-- RolloutNotFound        no recorded rollout answers to what was asked for
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
+    |   |-- StaleInFlight      a request's version has become too old to be trained
+    |   |-- EngineLost         no server of the engine has been there for too long, or it is not the one that is needed
     |   `-- ProbeMismatch      the engine's weights are not the ones it was told to load
     |-- ModelError             the model cannot be trained as it is
     |-- CheckpointError        no checkpoint can be loaded
+    |   |-- CheckpointMismatch a whole checkpoint that is not this run's
     |   `-- ReplayMismatch     a replayed step gave other weights than it had recorded
+    |-- LearnerRankLost        a further process of the learner is gone or silent
     |-- Retired                a newer learner has taken over
     |-- Stopped                the run was asked to stop
     |-- DeadlineExceeded       a named wait took longer than it may
@@ -78,8 +84,16 @@ class RecordError(AgrpoError, ValueError):
     """Bytes that are not a record this version can read."""
 
 
+class RecordTooNew(RecordError):
+    """A record whose schema has a higher major version than this agrpo knows."""
+
+
 class RunExists(AgrpoError, FileExistsError):
     """A fresh run was asked for in a folder that already holds one."""
+
+
+class RunBusy(AgrpoError, RuntimeError):
+    """A run was to be resumed that another living process is training."""
 
 
 class RunNotFound(AgrpoError, FileNotFoundError):
@@ -106,6 +120,14 @@ class PromptRefused(EngineError):
     """A prompt that the engine can never complete, such as one longer than the model's positions."""
 
 
+class StaleInFlight(EngineError):
+    """A request was broken off, since the version it began under has become too old to be trained."""
+
+
+class EngineLost(EngineError, ConnectionError):
+    """No server of the engine has answered for longer than a run bears, or what answers is not what the run needs."""
+
+
 class ProbeMismatch(EngineError):
     """An engine answers under other weights than it was told to load."""
 
@@ -118,8 +140,23 @@ class CheckpointError(AgrpoError, RuntimeError):
     """No checkpoint can be loaded."""
 
 
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint that is whole, and of another run, another model or a later agrpo."""
+
+
 class ReplayMismatch(CheckpointError):
     """A replayed step gave other weights than the step had recorded."""
+
+
+class LearnerRankLost(AgrpoError, RuntimeError):
+    """One of the processes that share the policy out among them has ended, or says nothing any more.
+
+    `passing`: whether the learner may fare better when it is started again.
+    """
+
+    def __init__(self, message: str, *, passing: bool = True) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class Retired(AgrpoError, RuntimeError):

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar, dataclass_transform
 
@@ -87,7 +88,7 @@ class Registry(Generic[T]):
 
 def knobs_of(cls: type[Any]) -> list[str]:
     """Names of a part's settings."""
-    return list(cls.__dataclass_fields__)
+    return [field.name for field in fields(cls)]
 
 
 def problems_of(error: pydantic.ValidationError, known: list[str], prefix: str = "") -> list[str]:

@@ -37,7 +37,10 @@ class Member:
 
     attempt: int
     last: int | None
-    """Last of its steps, versions and checkpoints that counts; None: all it has."""
+    """Last of its steps and checkpoints that counts; None: all it has."""
+    through: int | None
+    """Last step whose version counts, and what was sampled by it; None: all of them. Lies beyond `last` where the steps
+    between were carried out again with the same groups."""
 
 
 def members(bases: Mapping[int, Base]) -> list[Member]:
@@ -47,11 +50,12 @@ def members(bases: Mapping[int, Base]) -> list[Member]:
     """
     living = [number for number, base in bases.items() if not base.void]
     found: list[Member] = []
-    attempt, last = (max(living) if living else None), None
+    attempt, last, through = (max(living) if living else None), None, None
     while attempt is not None:
-        found.append(Member(attempt=attempt, last=last))
+        found.append(Member(attempt=attempt, last=last, through=through))
         base = bases[attempt]
         last = base.base_step if last is None else min(last, base.base_step)
+        through = base.adopted_through if through is None else min(through, base.adopted_through)
         attempt = base.parent
     return found
 

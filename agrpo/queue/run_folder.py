@@ -2,32 +2,41 @@
 
 run.json                                 the resolved settings, seeds and digests; written first
 attempts/{a}.json  bases/{a}.json        incarnations of the learner, and where their histories join
+rewinds/{n}.json                         wishes to go back to a step
 claims/{ticket}.{try}.json               who generates which group
 groups/{ticket}.arrow                    rollouts, with tokens
 scored/{ticket}.arrow                    scores and marks, without tokens
+archive/{queue}/{first}-{last}.parquet   groups, scored and claims that no recovery needs soon
 steps/{a}/{k}.plan.json  {k}.done.json   the write-ahead log, and what was seen of the trained tokens
                 {k}.tokens.arrow
 weights/{v}-{digest}/                    published weights; a version document names them
 versions/{a}/{v}.json  acks/{engine}/{v}.json
 checkpoints/{k}-{a}/
 events/{stream}/{n}.json
-hint/run_ahead.json  beat/{stage}.json   overwritten, may be stale, never decide anything
+hint/run_ahead.json  beat/{stage}.json  servers/{name}.json   overwritten, may be stale, never decide anything
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agrpo.errors import RunExists, RunNotFound
+from agrpo.errors import RecordError, RecordTooNew, RunExists, RunNotFound
+from agrpo.queue.amendments import amended_document
 from agrpo.queue.claims import Claims
 from agrpo.queue.filesystems import Filesystem
 from agrpo.queue.filesystems.opening import open_filesystem
+from agrpo.queue.naming import ours
 from agrpo.queue.topic import Topic
+from agrpo.records.checksum import DOCUMENT_KEY, check_document, sealed_document
+from agrpo.records.documents import dump, load
 from agrpo.records.progress import (
     Acknowledgement,
     Attempt,
@@ -36,15 +45,32 @@ from agrpo.records.progress import (
     Event,
     Hint,
     Plan,
+    Rewind,
     WeightsReady,
-    dump,
-    load,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from agrpo.records.pace import Standing
+
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+SCHEMA_MAJOR = 1
+"""Of `run.json`: runs of this major version and of earlier ones are read."""
+_UNSEALED_KEYS = ("name", "created_at", "settings", "config_digest")
+"""What every `run.json` has; one that ends with its checksum needs no such proof."""
+_BRING_BACK = "bring it back from a copy of the run"
+_BEAT: dict[str, type | tuple[type, ...]] = {
+    "stage": str,
+    "at": (int, float),
+    "waited_seconds": (int, float),
+    "waiting_for": (str, type(None)),
+}
+_NUMBERED = re.compile(r"[0-9]+\.json")
+_OF_STEP = re.compile(r"[0-9]+\.(plan\.json|done\.json|tokens\.arrow)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +90,16 @@ class RunFolder:
         self.groups = Topic(filesystem, "groups")
         self.scored = Topic(filesystem, "scored")
         self.claims = Claims(filesystem)
+        self._bases: dict[int, Base] = {}
+        self._damaged: dict[str, bytes] = {}
+        """Hints and beats that were passed over, as they were."""
 
     @classmethod
     def create(cls, url: str, document: dict[str, Any]) -> RunFolder:
         """Begin a run. Raises `RunExists` where one is, whatever its state."""
         folder = cls(open_filesystem(url))
-        if not folder.filesystem.put("run.json", json.dumps(document, indent=1, ensure_ascii=False).encode()):
+        text = json.dumps(document, indent=1, ensure_ascii=False).encode()
+        if not folder.filesystem.put("run.json", sealed_document(text)):
             raise RunExists(
                 f"{url} already holds a run; resume it with `agrpo resume {url}`, or start another one under a new run.name"
             )
@@ -84,10 +114,27 @@ class RunFolder:
         return folder
 
     def document(self) -> dict[str, Any]:
-        """`run.json`."""
-        data = self.filesystem.get("run.json")
+        """`run.json`, with the settings that hold now: what resumes have amended lies over those it began with.
+
+        Raises `RecordError` where bytes are not those written.
+        """
+        return amended_document(self.filesystem, self.run_json())
+
+    def run_json(self) -> dict[str, Any]:
+        """`run.json`, as the run began.
+
+        Raises `RecordError` where its bytes are not those written, `RecordTooNew` for a run of a later agrpo.
+        """
+        data, where = self.filesystem.get("run.json"), f"{self.url}/run.json"
         assert data is not None, "run.json is written before anything else"
-        return json.loads(bytes(data))
+        try:
+            document = json.loads(bytes(data))
+        except ValueError as error:
+            raise RecordError(f"{where} is damaged: {error}; {_BRING_BACK}") from None
+        _check_run(document, where)
+        check_document(bytes(data), document, where)
+        document.pop(DOCUMENT_KEY, None)
+        return document
 
     @property
     def local(self) -> Path:
@@ -108,15 +155,31 @@ class RunFolder:
     def attempts(self) -> list[int]:
         return self._numbers("attempts")
 
+    def attempt(self, number: int) -> Attempt | None:
+        return self._read(Attempt, f"attempts/{number:06d}.json")
+
     def write_attempt(self, attempt: Attempt) -> bool:
         return self._write(f"attempts/{attempt.attempt:06d}.json", attempt)
 
     def bases(self) -> dict[int, Base]:
-        found = {number: self._read(Base, f"bases/{number:06d}.json") for number in self._numbers("bases")}
-        return {number: base for number, base in found.items() if base is not None}
+        """Every base that is written, by attempt. Each is read once."""
+        for number in self._numbers("bases"):
+            if number not in self._bases and (base := self._read(Base, f"bases/{number:06d}.json")) is not None:
+                self._bases[number] = base
+        return dict(self._bases)
 
     def write_base(self, base: Base) -> bool:
         return self._write(f"bases/{base.attempt:06d}.json", base)
+
+    def rewinds(self) -> list[int]:
+        """Numbers of the wishes to go back."""
+        return self._numbers("rewinds")
+
+    def rewind(self, number: int) -> Rewind | None:
+        return self._read(Rewind, f"rewinds/{number:06d}.json")
+
+    def write_rewind(self, rewind: Rewind) -> bool:
+        return self._write(f"rewinds/{rewind.number:06d}.json", rewind)
 
     # ---- steps
 
@@ -159,6 +222,10 @@ class RunFolder:
     def acknowledgement(self, engine: str, version: int) -> Acknowledgement | None:
         return self._read(Acknowledgement, f"acks/{engine}/{version:08d}.json")
 
+    def acknowledgements(self, engine: str) -> list[int]:
+        """Versions that an incarnation has acknowledged."""
+        return self._numbers(f"acks/{engine}")
+
     def write_acknowledgement(self, ack: Acknowledgement) -> bool:
         return self._write(f"acks/{ack.engine}/{ack.version:08d}.json", ack)
 
@@ -169,20 +236,92 @@ class RunFolder:
     # ---- hints and events
 
     def hint(self) -> Hint | None:
-        return self._read(Hint, "hint/run_ahead.json")
+        """None where there is none, and where it is damaged: it decides nothing, and is soon written anew."""
+        key = "hint/run_ahead.json"
+        data = self.filesystem.get(key)
+        try:
+            return None if data is None else load(Hint, memoryview(data), f"{self.url}/{key}")
+        except RecordTooNew:
+            raise
+        except RecordError as error:
+            self._pass_over(key, bytes(data or b""), str(error))
+            return None
+
+    def has_finished(self, hint: Hint | None) -> bool:
+        """Whether the newest attempt has said that the run has its last step; an older one may say so late."""
+        if hint is None or not hint.finished:
+            return False
+        return hint.attempt is None or hint.attempt >= max(self.attempts(), default=0)
 
     def write_hint(self, hint: Hint) -> None:
         self.filesystem.put("hint/run_ahead.json", dump(hint), exclusive=False)
 
-    def beat(self, stage: str, waiting_for: str | None, waited_seconds: float = 0.0) -> None:
-        """Say that a stage lives and what it waits for."""
+    def beat(
+        self, stage: str, waiting_for: str | None, waited_seconds: float = 0.0, standing: Standing | None = None
+    ) -> None:
+        """Say that a stage lives and what it waits for; a generator also, how it stands to its limits."""
         document = {"stage": stage, "waiting_for": waiting_for, "waited_seconds": waited_seconds, "at": time.time()}
+        document |= {"standing": asdict(standing)} if standing is not None else {}
         self.filesystem.put(f"beat/{stage}.json", json.dumps(document).encode(), exclusive=False)
 
-    def beats(self) -> list[dict[str, Any]]:
-        """The newest word of every stage that has spoken."""
-        found = [self.filesystem.get(f"beat/{name}") for name in self.filesystem.list("beat")]
-        return [json.loads(bytes(data)) for data in found if data is not None]
+    def beats(self, of: Callable[[str], bool] = lambda name: True) -> list[dict[str, Any]]:
+        """The newest word of every stage that has spoken; of those whose names `of` is true of.
+
+        A damaged one is passed over: its stage is soon to speak again.
+        """
+        names = [name for name in self.filesystem.list("beat") if of(name.removesuffix(".json"))]
+        found = {f"beat/{name}": self.filesystem.get(f"beat/{name}") for name in names}
+        heard = [self._heard(key, bytes(data)) for key, data in found.items() if data is not None]
+        return [beat for beat in heard if beat is not None]
+
+    def _heard(self, key: str, data: bytes) -> dict[str, Any] | None:
+        try:
+            beat = json.loads(data)
+            if all(isinstance(beat[name], kind) for name, kind in _BEAT.items()):
+                return beat
+        except (ValueError, KeyError, TypeError):
+            pass
+        self._pass_over(key, data, f"{self.url}/{key} is damaged")
+        return None
+
+    def _pass_over(self, key: str, data: bytes, why: str) -> None:
+        """Say once of each content that it is not heeded."""
+        if self._damaged.get(key) != data:
+            self._damaged[key] = data
+            logger.warning("%s. It is passed over, since it decides nothing: its stage writes it anew", why)
+
+    def write_server(self, name: str, url: str) -> None:
+        """Say where the run's own server of that name answers from now on."""
+        self.filesystem.put(f"servers/{name}.json", json.dumps({"url": url}).encode(), exclusive=False)
+
+    def forget_servers(self, names: Sequence[str] | None = None) -> None:
+        """Those of these names, or all, are not there yet: where they were, another run's may answer by now."""
+        for name in self.filesystem.list("servers") if names is None else [f"{name}.json" for name in names]:
+            self.filesystem.delete(f"servers/{name}")
+
+    def give_up_server(self, url: str) -> None:
+        """Nothing can be asked of the server there any more: its stage sees that it is not named, and starts it again."""
+        for name in self.filesystem.list("servers"):
+            data = self.filesystem.get(f"servers/{name}")
+            if data is not None and self._place(f"servers/{name}", bytes(data)) == url:
+                self.filesystem.delete(f"servers/{name}")
+
+    def server_urls(self) -> list[str]:
+        """Where the run's own servers answer, or did: one that was started again has another place."""
+        keys = [f"servers/{name}" for name in self.filesystem.list("servers")]
+        found = {key: data for key in keys if (data := self.filesystem.get(key)) is not None}
+        urls = [self._place(key, bytes(data)) for key, data in found.items()]
+        return [url for url in urls if url is not None]
+
+    def _place(self, key: str, data: bytes) -> str | None:
+        try:
+            url = json.loads(data)["url"]
+            if isinstance(url, str):
+                return url
+        except (ValueError, KeyError, TypeError):
+            pass
+        self._pass_over(key, data, f"{self.url}/{key} is damaged")
+        return None
 
     def event_streams(self) -> list[str]:
         return self.filesystem.list("events")
@@ -197,16 +336,17 @@ class RunFolder:
         return self._write(f"events/{event.stream}/{event.number:08d}.json", event)
 
     def _numbers(self, prefix: str) -> list[int]:
-        names = self.filesystem.list(prefix)
-        return sorted(int(name.removesuffix(".json")) for name in names if name.endswith(".json"))
+        names = ours(self.filesystem.list(prefix), _NUMBERED, f"{self.url}/{prefix}")
+        return sorted(int(name.removesuffix(".json")) for name in names)
 
     def _steps(self, attempt: int, ending: str) -> list[int]:
-        names = self.filesystem.list(f"steps/{attempt:06d}")
+        prefix = f"steps/{attempt:06d}"
+        names = ours(self.filesystem.list(prefix), _OF_STEP, f"{self.url}/{prefix}")
         return sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
 
     def _read(self, cls: type[T], key: str) -> T | None:
         data = self.filesystem.get(key)
-        return None if data is None else load(cls, memoryview(data))
+        return None if data is None else load(cls, memoryview(data), f"{self.url}/{key}")
 
     def _write(self, key: str, record: Any) -> bool:
         return self.filesystem.put(key, dump(record))
@@ -228,6 +368,25 @@ class EventStream:
         while not self._folder.write_event(event):
             event = replace(event, number=event.number + 1)
         self._next = event.number + 1
+
+
+def _check_run(document: Any, where: str) -> None:
+    """Raise `RecordError` for what is no `run.json`, `RecordTooNew` for a later agrpo's."""
+    if not isinstance(document, dict):
+        raise RecordError(f"{where} is damaged: a JSON object was expected; {_BRING_BACK}")
+    run = cast("dict[str, Any]", document)
+    missing = [] if DOCUMENT_KEY in run else [key for key in _UNSEALED_KEYS if key not in run]
+    if missing:
+        raise RecordError(f"{where} is damaged or not agrpo's: it has no {', no '.join(missing)}; {_BRING_BACK}")
+    version = str(run.get("schema_version", "1.0"))
+    major = version.partition(".")[0]
+    if not major.isdecimal():
+        raise RecordError(f'{where} is damaged: schema_version "{version}" is no version; {_BRING_BACK}')
+    if int(major) > SCHEMA_MAJOR:
+        raise RecordTooNew(
+            f"{where} was written by agrpo {run.get('agrpo_version')} under schema {version} of run.json; this agrpo reads "
+            f"{SCHEMA_MAJOR}.x. Upgrade agrpo for this run"
+        )
 
 
 def _tokens_path(key: StepKey) -> str:

@@ -2,60 +2,54 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from agrpo.queue.shards import Shards, ticket_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from agrpo.queue.filesystems import Filesystem
 
-NUMBERS_PER_SHARD = 1000
-"""Slots, or tickets, in one folder: what a listing costs."""
 
-_ENDING = ".arrow"
-
-
-@dataclass(frozen=True, slots=True)
 class Topic:
-    """Slots under one name of a run.
+    """Slots under one name of a run, in their place or archived.
 
     Slot numbers are tickets; they are never derived from what exists, or a number would be used again once its slot is
     archived and unlinked.
     """
 
-    filesystem: Filesystem
-    name: str
+    def __init__(self, filesystem: Filesystem, name: str) -> None:
+        self.name = name
+        self.shards = Shards(filesystem, name, r"\.arrow")
 
     def publish(self, number: int, data: bytes | memoryview | pa.Buffer) -> bool:
         """Write the slot, durably. False: another worker did the same job; its bytes stand, and these are to be dropped."""
-        return self.filesystem.put(self.key(number), data)
+        return self.shards.put(_name(number), data)
 
     def read(self, number: int) -> pa.Buffer | None:
-        """The slot's bytes, mapped where the run is local, or None while it is not published."""
-        return self.filesystem.get(self.key(number))
+        """The slot's bytes, or None while it is not published. Mapped where the run is local and they are not archived."""
+        return self.shards.get(_name(number))
+
+    def demand(self, number: int) -> pa.Buffer:
+        """The bytes of a slot that is known to be written. Raises `StoreLostWrites` that names what is missing."""
+        data = self.read(number)
+        if data is None:
+            raise self.shards.archive.lost(number)
+        return data
 
     def exists(self, number: int) -> bool:
         """Whether the slot is published; one listing of its shard, whatever its size."""
-        shard, _, name = self.key(number).rpartition("/")
-        return name in self.filesystem.list(shard)
+        return self.shards.holds(_name(number))
 
     def numbers(self, start: int = 0) -> list[int]:
         """The published slots from `start` on, ascending. Shards wholly below `start` are not listed."""
-        first = f"{start:012d}"  # names are as long as each other and sort as their numbers
-        found: list[int] = []
-        for shard in self.filesystem.list(self.name):
-            if shard >= shard_of(start):
-                names = self.filesystem.list(f"{self.name}/{shard}")
-                found += [int(name[: -len(_ENDING)]) for name in names[bisect_left(names, first) :]]
-        return found
+        return [ticket_of(name) for name in self.shards.names(start)]
 
     def key(self, number: int) -> str:
-        """Where the slot lies in the run."""
-        return f"{self.name}/{shard_of(number)}/{number:012d}{_ENDING}"
+        """Where the slot lies in the run until it is archived."""
+        return self.shards.key(_name(number))
 
 
-def shard_of(number: int) -> str:
-    """The folder that holds a number. Names sort as numbers do."""
-    return f"{number // NUMBERS_PER_SHARD:06d}"
+def _name(number: int) -> str:
+    return f"{number:012d}.arrow"

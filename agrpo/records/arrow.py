@@ -1,24 +1,29 @@
 """Groups and scores as Arrow: one record batch holds one group, one row per rollout, in the IPC file format.
 
 The group's own facts are in the schema's metadata, so a group without rollouts (a refused prompt) is a record too.
-Readers ignore columns they do not know, fill those that are missing, and refuse a higher major schema version.
+Readers ignore columns they do not know, fill those that are missing, refuse a higher major schema version, and check
+the file's checksum before they read it. `where` is what errors call the file.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from agrpo.errors import RecordError
+from agrpo.errors import RecordError, RecordTooNew
+from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
+from agrpo.records.top_tokens import TopTokens
 
 MAJOR = 1
 VERSION = f"{MAJOR}.0"
@@ -95,6 +100,9 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
         "ticket": group.ticket,
         "prompt": asdict(group.prompt),
         "model_version": group.model_version,
+        "model_attempt": group.model_attempt,
+        "model_step": group.model_step,
+        "model_ordinal": group.model_ordinal,
         "base": group.base,
         "claim_try": group.claim_try,
         "generator": group.generator,
@@ -124,12 +132,13 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
     return _write(rows, GROUP_SCHEMA, "group", facts)
 
 
-def group_from_arrow(data: pa.Buffer | bytes) -> RolloutGroup:
+def group_from_arrow(data: pa.Buffer | bytes, where: str | None = None) -> RolloutGroup:
     """The group in an IPC file. Raises `RecordError`."""
-    table, facts = _read(data, GROUP_SCHEMA, "group")
+    table, facts = _read(data, GROUP_SCHEMA, "group", where)
     prompt = Prompt(**facts.pop("prompt"))
     pace = _pace(facts.pop("pace", None))
-    rollouts = [_rollout_from_arrow(row) for row in table.to_pylist()]
+    rows, turns = table.drop_columns(["turns"]).to_pylist(), _turns_from_arrow(table.column("turns"))
+    rollouts = [_rollout_from_arrow(row, own) for row, own in zip(rows, turns, strict=True)]
     return RolloutGroup(prompt=prompt, rollouts=rollouts, pace=pace, **facts)
 
 
@@ -139,6 +148,10 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
         "ticket": scored.ticket,
         "prompt_id": scored.prompt_id,
         "model_version": scored.model_version,
+        "model_attempt": scored.model_attempt,
+        "model_step": scored.model_step,
+        "model_ordinal": scored.model_ordinal,
+        "base": scored.base,
         "marks": sorted(scored.marks),
         "refusal": scored.refusal,
         "generated_at": scored.generated_at,
@@ -176,9 +189,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
     return _write(rows, SCORED_SCHEMA, "scored", facts)
 
 
-def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
+def scored_from_arrow(data: pa.Buffer | bytes, where: str | None = None) -> ScoredGroup:
     """The scores in an IPC file. Raises `RecordError`."""
-    table, facts = _read(data, SCORED_SCHEMA, "scored")
+    table, facts = _read(data, SCORED_SCHEMA, "scored", where)
     rows = table.to_pylist()
     sources, scoring = facts.pop("sources"), facts.pop("scoring", None)
     return ScoredGroup(
@@ -199,9 +212,16 @@ def scored_from_arrow(data: pa.Buffer | bytes) -> ScoredGroup:
     )
 
 
-def read_table(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Table, dict[str, Any]]:
+def read_table(
+    data: pa.Buffer | bytes, schema: pa.Schema, name: str, where: str | None = None
+) -> tuple[pa.Table, dict[str, Any]]:
     """The columns of `schema` (missing ones null, unknown ones left out) and the group's facts. Raises `RecordError`."""
-    return _read(data, schema, name)
+    return _read(data, schema, name, where)
+
+
+def write_table(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict[str, Any]) -> pa.Buffer:
+    """Rows of `schema` and the group's facts as an IPC file that `read_table` reads."""
+    return _write(rows, schema, name, facts)
 
 
 def _pace(document: dict[str, Any] | None) -> Pace | None:
@@ -214,7 +234,7 @@ def _known(document: dict[str, Any], record: type[Any]) -> dict[str, Any]:
 
 
 def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:
-    top = turn.output_sampler_logprobs
+    top_ids, top_logprobs = _lists_of(turn.output_sampler_logprobs)
     return {
         "prompt_ids": turn.prompt_ids,
         "output_ids": turn.output_ids,
@@ -222,17 +242,25 @@ def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:
         "output_mask": turn.output_mask,
         "output_versions": turn.output_versions,
         "output_sampling_mask": turn.output_sampling_mask,
-        "top_ids": None if top is None else [list(token) for token in top],
-        "top_logprobs": None if top is None else [list(token.values()) for token in top],
+        "top_ids": top_ids,
+        "top_logprobs": top_logprobs,
         "stop_reason": turn.stop_reason.value,
     }
 
 
-def _rollout_from_arrow(row: dict[str, Any]) -> Rollout:
+def _lists_of(top: Sequence[dict[int, float]] | None) -> tuple[list[list[int]] | None, list[list[float]] | None]:
+    if top is None:
+        return None, None
+    if isinstance(top, TopTokens):
+        return top.lists()
+    return [list(place) for place in top], [list(place.values()) for place in top]
+
+
+def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout:
     return Rollout(
         completion=json.loads(row["completion"]),
         completion_ids=row["completion_ids"],
-        turns=[_turn_from_arrow(turn) for turn in row["turns"]],
+        turns=turns,
         tool_call_count=row["tool_call_count"],
         tool_failure_count=row["tool_failure_count"],
         reward=row["reward"],
@@ -245,17 +273,25 @@ def _rollout_from_arrow(row: dict[str, Any]) -> Rollout:
     )
 
 
-def _turn_from_arrow(turn: dict[str, Any]) -> TurnRecord:
-    ids, logprobs = turn["top_ids"], turn["top_logprobs"]
+def _turns_from_arrow(column: pa.ChunkedArray) -> Iterator[list[TurnRecord]]:
+    """The turns of each rollout. Most likely tokens never become Python objects: there are eight for each token."""
+    of_rollouts = column.combine_chunks()
+    flat = of_rollouts.flatten()
+    names = [field.name for field in TURN if field.name not in ("top_ids", "top_logprobs")]
+    plain = pa.StructArray.from_arrays([flat.field(name) for name in names], names).to_pylist()
+    turns = map(_turn_from_arrow, plain, flat.field("top_ids"), flat.field("top_logprobs"))
+    for count in of_rollouts.value_lengths().fill_null(0).to_pylist():
+        yield list(islice(turns, count))
+
+
+def _turn_from_arrow(turn: dict[str, Any], top_ids: pa.ListScalar, top_logprobs: pa.ListScalar) -> TurnRecord:
     return TurnRecord(
         prompt_ids=turn["prompt_ids"],
         output_ids=turn["output_ids"],
         output_log_probs=turn["output_log_probs"],
         output_mask=turn["output_mask"],
         output_sampling_mask=turn["output_sampling_mask"],
-        output_sampler_logprobs=None
-        if ids is None
-        else [dict(zip(token, values, strict=True)) for token, values in zip(ids, logprobs, strict=True)],
+        output_sampler_logprobs=TopTokens.of_lists(top_ids.values, top_logprobs.values) if top_ids.is_valid else None,
         output_versions=turn["output_versions"],
         stop_reason=StopReason(turn["stop_reason"]),
     )
@@ -277,27 +313,32 @@ def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict
         "agrpo.schema": name,
         "agrpo.schema_version": VERSION,
         "agrpo.facts": json.dumps(facts, ensure_ascii=False, default=str),
+        ARROW_KEY: UNSEALED,
     }
     schema = schema.with_metadata(metadata)
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
+    return sealed_arrow(sink.getvalue())
 
 
-def _read(data: pa.Buffer | bytes, schema: pa.Schema, name: str) -> tuple[pa.Table, dict[str, Any]]:
+def _read(data: pa.Buffer | bytes, schema: pa.Schema, name: str, where: str | None) -> tuple[pa.Table, dict[str, Any]]:
+    where = where or f"a {name} record"
+    check_arrow(data, where)
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     except (pa.ArrowInvalid, OSError) as error:
-        raise RecordError(f"not a whole {name} record: {error}; the file is damaged or not agrpo's") from None
+        raise RecordError(
+            f"{where} is not a whole {name} record: {error}; the file is damaged or not agrpo's. Bring it back from a copy"
+        ) from None
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     found, version = metadata.get("agrpo.schema"), metadata.get("agrpo.schema_version", "")
     if found != name:
-        raise RecordError(f"expected a {name} record, found {found or 'no agrpo schema'}")
+        raise RecordError(f"{where}: expected a {name} record, found {found or 'no agrpo schema'}")
     if int(version.partition(".")[0]) > MAJOR:
-        raise RecordError(
-            f"a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo"
+        raise RecordTooNew(
+            f"{where} is a {name} record of schema version {version}; this agrpo reads up to {MAJOR}.x: upgrade agrpo"
         )
     facts = json.loads(metadata["agrpo.facts"])
     if table.schema.equals(schema):  # metadata does not count

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from agrpo.records.top_tokens import TopTokens
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -36,6 +38,9 @@ class Row:
     num_samples: int
     candidates: list[list[int]] | None = None
     """Candidate ids per trained token, the token itself among them; an empty list, or None for all: the full vocabulary."""
+    top: TopTokens | None = None
+    """The sampler's most likely tokens per trained token, and in one more column, the last, the trained token itself where
+    it is not among them. None where a sample came without."""
 
     @property
     def num_tokens(self) -> int:

@@ -25,6 +25,12 @@ class RolloutGroup:
     rollouts: list[Rollout]
     model_version: int
     """Policy version of the first sampled token."""
+    model_attempt: int = 0
+    """Attempt that published it."""
+    model_step: int | None = None
+    """Optimizer step of its weights. None in groups that no generator made."""
+    model_ordinal: int | None = None
+    """Publishes of the history up to that step; None: `model_version`."""
     base: int = 0
     """Attempt under whose base the group was claimed."""
     claim_try: int = 0

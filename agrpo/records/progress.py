@@ -5,20 +5,9 @@ These are the run's write-ahead log (docs/architecture.md). Each is written once
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from typing import Any, TypeVar
-
-import pydantic
-
-from agrpo.errors import RecordError
-
-T = TypeVar("T")
-
-SCHEMA_MAJOR = 1
-"""A reader refuses documents of a higher major version; fields it does not know are ignored."""
+from typing import Any
 
 
 class DropReason(StrEnum):
@@ -32,6 +21,16 @@ class DropReason(StrEnum):
     """Every sample of the group is longer than `step.micro_tokens`."""
     FAILED = "failed"
     """No rollout of the group came back from the engine."""
+    VOID_VERSION = "void_version"
+    """Sampled by weights that are no longer part of the history."""
+    VOID_BASE = "void_base"
+    """Claimed by a generator that had not seen that the run went back; its prompt is given out again."""
+    REISSUED = "reissued"
+    """Part of the future that the run left behind; its prompt is given out again."""
+
+
+VOID = frozenset({DropReason.VOID_BASE, DropReason.REISSUED})
+"""Dropped on their claim, whether there is a slot of them or not: their prompts are given out again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +42,8 @@ class Attempt:
     pid: int
     started_at: float
     """Unix seconds."""
+    machine: dict[str, str] = field(default_factory=dict)
+    """What decides the bits that arithmetic gives there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,26 @@ class Base:
     adopted_through: int = 0
     """Last step whose sampled groups stay valid."""
     void: bool = False
+    rewind: int | None = None
+    """The wish to go back that this base fulfils, and all before it."""
+    first_ticket: int | None = None
+    """After going back: lies above every ticket that was claimed before."""
+    reissue: list[int] = field(default_factory=list)
+    """Tickets that are void for ever, whether they are written or not."""
+    prompts: list[int] = field(default_factory=list)
+    """Prompt numbers given out first, from `first_ticket` on."""
+    next_prompt: int = 0
+    """Prompt number given out after those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """A wish: go back to a step, and on from there. The next attempt fulfils it."""
+
+    number: int
+    step: int
+    asked_at: float
+    """Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +113,10 @@ class Plan:
     """Groups consumed without training since the plan before."""
     samples: list[PlannedSample]
     rows: list[list[int]]
-    """Micro-batches: numbers into `samples`."""
+    """What is forwarded at once, each numbers into `samples`. Row `m * ranks + r` is that of rank `r` in micro-batch `m`;
+    one is empty only where there are fewer samples than rows, and its rank then forwards a token without a term."""
+    ranks: int = 1
+    """Processes that the learner's rows are for."""
     num_replaced: int = 0
     """Dropped groups that took no place of the step, so that others came instead."""
     untrained_in_a_row: int = 0
@@ -110,6 +134,10 @@ class Plan:
     seed: int
     publish: int | None
     """Version that the step's weights are published as; None: not published."""
+    ordinal: int | None = None
+    """Publishes of the history up to this step, its own included: what staleness counts. None: `publish` or `version`."""
+    parent_digest: str = ""
+    """Of the weights before the step."""
     config_digest: str
     planned_at: float
     """Unix seconds."""
@@ -120,6 +148,16 @@ class Plan:
     def consumed(self) -> list[int]:
         """Every ticket the plan consumes, trained or dropped."""
         return [*self.tickets, *(drop.ticket for drop in self.drops)]
+
+    @property
+    def scored(self) -> list[int]:
+        """Those of them that have scores."""
+        return [*self.tickets, *(drop.ticket for drop in self.drops if drop.reason not in VOID)]
+
+    @property
+    def num_void(self) -> int:
+        """Consumed tickets whose prompts are given out again under others."""
+        return sum(drop.reason in VOID for drop in self.drops)
 
     @property
     def empty(self) -> bool:
@@ -138,7 +176,7 @@ class SampleOutcome:
     advantage: float
     staleness: int
     num_tokens: int
-    """Forwarded tokens."""
+    """Of the sequence, those that it shares with others of its row included."""
     num_trained_tokens: int
     entropy_mean: float
     """Nats."""
@@ -155,6 +193,8 @@ class SampleOutcome:
     """Tokens below the trust region whose advantage is negative."""
     clipped_high_share: float
     """Tokens above the trust region whose advantage is positive."""
+    sampler_mass: float | None = None
+    """What the sampler's most likely tokens hold of its distribution. None: the loss reads none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +203,13 @@ class RowFacts:
 
     num_samples: int
     num_tokens: int
-    """Forwarded tokens."""
+    """Forwarded tokens; one that samples share counts once."""
     attention_cost: int
     """Pairs of a token and one that it attends to."""
+    num_shared_terms: int = 0
+    """Loss terms on a token that carries another sample's term already."""
+    flops: int | None = None
+    """Of the model's arithmetic over it, forward and backward, nothing counted twice. None: unknown for this model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +232,11 @@ class StepTimings:
     sync_seconds: float = 0.0
     """Publishing weights: the transfer, and their probe and record."""
     sync_transfer_seconds: float = 0.0
-    """Writing the weights; a part of `sync_seconds`."""
+    """Writing and sending the weights; a part of `sync_seconds`."""
+    sync_pause_seconds: float = 0.0
+    """Pausing the servers that weights are sent into, and resuming them; a part of it too."""
+    sync_barrier_seconds: float = 0.0
+    """Waiting for the learner's other processes; likewise."""
     checkpoint_seconds: float = 0.0
     other_seconds: float = 0.0
     num_syncs: int = 0
@@ -202,16 +250,20 @@ class Done:
     attempt: int
     step: int
     digest: str
-    """Of all weights after the step."""
+    """Of all weights after the step; of the adapter's, where one is trained."""
     digests: dict[str, str]
     """By tensor."""
     loss: float
     grad_norm: float
+    aux_loss: float | None = None
+    """Of balancing the experts of a mixture, before its coefficient. None: there is no such loss."""
     metrics: dict[str, float]
     """Documented metric names."""
     samples: list[SampleOutcome]
     rows: list[RowFacts] = field(default_factory=list)
     timings: StepTimings = field(default_factory=StepTimings)
+    peak_flops_per_second: float | None = None
+    """Most that all training devices together can do in the type they compute in. None: unknown."""
     num_tokens: int
     """Tokens forwarded since the start of the run."""
     num_prompts: int
@@ -232,6 +284,15 @@ class Probe:
     top_logprobs: list[float]
 
 
+class WeightsForm(StrEnum):
+    """What the folder of a published version holds."""
+
+    FULL = "full"
+    """`model.safetensors`: every weight of the model; an adapter is merged."""
+    ADAPTER = "adapter"
+    """`adapter_model.safetensors` and `adapter_config.json`: an adapter, as PEFT and vLLM load it beside the base."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsReady:
     """A published policy version."""
@@ -240,12 +301,28 @@ class WeightsReady:
     attempt: int
     step: int
     """Optimizer step whose weights these are."""
+    ordinal: int | None = None
+    """Publishes of the history up to that step, this one included; None: `version`."""
     digest: str
+    """Of what the folder holds."""
     folder: str
-    """Key of the folder that holds `model.safetensors`."""
+    """Key of the folder."""
+    form: WeightsForm = WeightsForm.FULL
+    step_digest: str | None = None
+    """Of what the step trained, as its done record has it. None: `digest`, where every weight is trained."""
     probe: Probe
     published_at: float
     """Unix seconds."""
+
+    @property
+    def trained_digest(self) -> str:
+        """What the done record of the step has as its digest."""
+        return self.digest if self.step_digest is None else self.step_digest
+
+    @property
+    def ordinal_or_version(self) -> int:
+        """What staleness counts."""
+        return self.version if self.ordinal is None else self.ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +350,15 @@ class CheckpointState:
     """Consumed tickets at or above the floor."""
     num_replaced: int
     """Consumed groups that took no place of a step."""
+    num_void: int = 0
+    """Consumed tickets whose prompts were given out again under others."""
     num_tokens: int
     num_prompts: int
     version: int
+    ordinal: int | None = None
+    """Publishes of the history up to the step; None: `version`."""
+    next_ticket: int | None = None
+    """No ticket from here on was claimed when the checkpoint was written."""
     written_at: float
     """Unix seconds."""
 
@@ -290,7 +373,11 @@ class Hint:
     """Groups consumed without training that had to be replaced."""
     floor: int
     finished: bool = False
-    """The run has its last step; nothing more is needed."""
+    """The run has its last step; nothing more is needed. Heeded where it is the word of the newest attempt."""
+    attempt: int | None = None
+    """Whose word it is."""
+    replaced_below_floor: int | None = None
+    """In lockstep: tickets below the floor that took no place of a step."""
     written_at: float = 0.0
 
 
@@ -305,37 +392,3 @@ class Event:
     """Unix seconds."""
     attempt: int | None = None
     payload: dict[str, Any] = field(default_factory=dict)
-
-
-@cache
-def _adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(cls)
-
-
-def dump(record: Any) -> bytes:
-    """The record as a JSON document that names its schema. Floats survive exactly."""
-    body = _adapter(type(record)).dump_python(record, mode="json")
-    return json.dumps({"schema": type(record).__name__, "schema_version": f"{SCHEMA_MAJOR}.0", **body}).encode()
-
-
-def load(cls: type[T], data: bytes | memoryview) -> T:
-    """The record in a document. Raises `RecordError` for another schema, a higher major version, or torn bytes."""
-    try:
-        document = json.loads(bytes(data))
-        schema, version = document["schema"], document["schema_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"not a {cls.__name__} document: {error!r}; the file is damaged or not agrpo's") from None
-    if schema != cls.__name__:
-        raise RecordError(f"expected a {cls.__name__} document, found {schema}")
-    if int(str(version).partition(".")[0]) > SCHEMA_MAJOR:
-        raise RecordError(
-            f"a {schema} document of schema version {version}; this agrpo reads up to {SCHEMA_MAJOR}.x: upgrade agrpo"
-        )
-    try:
-        return _adapter(cls).validate_python(
-            {key: value for key, value in document.items() if not key.startswith("schema")}
-        )
-    except pydantic.ValidationError as error:
-        raise RecordError(
-            f"a damaged {schema} document: {error.errors()[0]['loc']} {error.errors()[0]['msg']}"
-        ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -20,6 +21,12 @@ class StopReason(StrEnum):
     TOOL_ERROR = "tool_error"
     TIMEOUT = "timeout"
     ENGINE_ERROR = "engine_error"
+    STALE_IN_FLIGHT = "stale_in_flight"
+    """Broken off, since its version had become too old to be trained: no fault of the engine."""
+
+
+UNANSWERED = (StopReason.ENGINE_ERROR, StopReason.TIMEOUT, StopReason.STALE_IN_FLIGHT)
+"""No answer of the policy came out, so that there is nothing to judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +43,7 @@ class TurnRecord:
     """1: train, 0: context only. None trains all."""
     output_sampling_mask: list[list[int]] | None = None
     """Candidate ids per output token. None: the full vocabulary."""
-    output_sampler_logprobs: list[dict[int, float]] | None = None
+    output_sampler_logprobs: Sequence[dict[int, float]] | None = None
     """The sampler's most likely tokens per output token, log-prob by token id. None: not asked for."""
     output_versions: list[int] = field(default_factory=list)
     """Policy version that sampled each output token."""
@@ -72,5 +79,10 @@ class Rollout:
 
     @property
     def failed(self) -> bool:
-        """Whether no answer of the policy came out, so that there is nothing to judge."""
-        return self.stop_reason in (StopReason.ENGINE_ERROR, StopReason.TIMEOUT)
+        """Whether no answer of the policy came out."""
+        return self.stop_reason in UNANSWERED
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether it was ended since its version had become too old to be trained."""
+        return self.stop_reason is StopReason.STALE_IN_FLIGHT

@@ -7,8 +7,12 @@ fork). Every generated token is trained in exactly one sequence; prompts and too
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agrpo.records.rollout import Rollout, TurnRecord
+
+if TYPE_CHECKING:
+    from agrpo.records.top_tokens import TopTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class TokenSequence:
     """Policy version that sampled the token; -1 for context."""
     candidates: list[list[int]] | None = None
     """Candidate ids of trained tokens, empty for others. None: the full vocabulary everywhere."""
+    top: TopTokens | None = None
+    """The sampler's most likely tokens, one place per *trained* token. None: not all of them were asked for."""
 
     @property
     def num_trained(self) -> int:
@@ -63,6 +69,7 @@ class _Growing:
         self.versions: list[int] = []
         self.candidates: list[list[int]] = []
         self.truncated = False
+        self.top: list[TopTokens | None] = []
 
     def add(self, turn: TurnRecord) -> None:
         mask = [bool(value) for value in turn.output_mask] if turn.output_mask else [True] * len(turn.output_ids)
@@ -71,6 +78,7 @@ class _Growing:
                 f"a turn has {len(turn.output_ids)} output tokens and {len(turn.output_log_probs)} sampler log-probs; "
                 "every trained token needs the log-prob it was sampled with"
             )
+        self.top += [_top_of(turn, mask)] if any(mask) else []
         context = turn.prompt_ids[len(self.tokens) :]
         self._extend(context, [False] * len(context), [0.0] * len(context), [-1] * len(context), [[]] * len(context))
         logprobs = [value if kept else 0.0 for value, kept in zip(turn.output_log_probs, mask, strict=False)]
@@ -95,10 +103,27 @@ class _Growing:
 
     def finish(self) -> TokenSequence:
         trained = [False, *self.trained[1:]] if self.trained else []
+        parts = [part for part in self.top if part is not None]
+        top = type(parts[0]).joined(parts) if parts and len(parts) == len(self.top) else None
         return TokenSequence(
             tokens=self.tokens,
             trained=trained,
             sampler_logprobs=self.logprobs,
             versions=self.versions,
             candidates=self.candidates if self.truncated else None,
+            top=top if top is None or trained == self.trained else top[1:],
         )
+
+
+def _top_of(turn: TurnRecord, mask: list[bool]) -> TopTokens | None:
+    """Of the turn's trained tokens."""
+    if turn.output_sampler_logprobs is None:
+        return None
+    if len(turn.output_sampler_logprobs) != len(turn.output_ids):
+        raise ValueError(
+            f"a turn has {len(turn.output_ids)} output tokens and the sampler's most likely tokens at "
+            f"{len(turn.output_sampler_logprobs)} places; expected one place per output token"
+        )
+    from agrpo.records.top_tokens import TopTokens  # it needs numpy, which judges of rewards do without
+
+    return TopTokens.of(turn.output_sampler_logprobs).chosen([place for place, kept in enumerate(mask) if kept])

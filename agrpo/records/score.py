@@ -58,6 +58,14 @@ class ScoredGroup:
     prompt_id: str
     model_version: int
     """Policy version of the group's first sampled token."""
+    model_attempt: int = 0
+    """Attempt that published it."""
+    model_step: int | None = None
+    """Optimizer step of its weights. None in groups that no generator made."""
+    model_ordinal: int | None = None
+    """Publishes of the history up to that step; None: `model_version`."""
+    base: int = 0
+    """Attempt under whose base the group was claimed."""
     rewards: list[float]
     """Weighted sum over the rewards that gave a value; NaN where none did."""
     scores: list[Score]
@@ -83,6 +91,11 @@ class ScoredGroup:
     """Unix seconds."""
     pace: Pace | None = None
     scoring: Scoring | None = None
+
+    @property
+    def ordinal(self) -> int:
+        """What staleness counts from."""
+        return self.model_version if self.model_ordinal is None else self.model_ordinal
 
 
 def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:

@@ -20,17 +20,34 @@ class StepTotals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopInputs:
+    """The `K` most likely tokens of the sampler at each trained token, the trained one among them; tensors as in `TokenInputs`.
+
+    `K` columns in the order of `Row.top`. Where a token has fewer, both log-probs are minus infinity.
+    """
+
+    logprobs: Tensor
+    """`[N, K]`, of the policy being trained, with gradient."""
+    sampler_logprobs: Tensor
+    """`[N, K]`."""
+    log_rest: Tensor
+    """`[N]`: log of the policy's mass on all other tokens that could be drawn. No gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TokenInputs:
     """One micro-batch as the loss sees it; every tensor is fp32 (or fp64 in tests) of shape `[N]`."""
 
     logprobs: Tensor
-    """Log-prob of each trained token under the policy being trained. The only input that carries a gradient."""
+    """Log-prob of each trained token under the policy being trained. It and `top.logprobs` alone carry a gradient."""
     sampler_logprobs: Tensor
     """Log-prob under the distribution that sampled it."""
     advantages: Tensor
     sample: Tensor
     """int64: which sample the token belongs to, 0 to S - 1."""
     num_samples: int
+    top: TopInputs | None = None
+    """None: the loss does not ask for it, or the rollouts came without."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from agrpo.errors import RecordError
+from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arrow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,7 +22,7 @@ SCHEMA = pa.schema(
         ("log_probs", pa.list_(pa.float32())),
         ("entropies", pa.list_(pa.float32())),
     ],
-    metadata={"agrpo.schema": "trained_tokens", "agrpo.schema_version": "1.0"},
+    metadata={"agrpo.schema": "trained_tokens", "agrpo.schema_version": "1.0", ARROW_KEY: UNSEALED},
 )
 
 
@@ -44,13 +45,16 @@ def tokens_to_arrow(samples: Sequence[TrainedTokens]) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, SCHEMA) as writer:
         writer.write_table(pa.table(columns, schema=SCHEMA))
-    return sink.getvalue()
+    return sealed_arrow(sink.getvalue())
 
 
-def tokens_table(data: pa.Buffer | bytes) -> pa.Table:
-    """The rows of an IPC file. Raises `RecordError`."""
+def tokens_table(data: pa.Buffer | bytes, where: str = "a trained_tokens record") -> pa.Table:
+    """The rows of an IPC file. `where`: what errors call it. Raises `RecordError`."""
+    check_arrow(data, where)
     try:
         table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
     except (pa.ArrowInvalid, OSError) as error:
-        raise RecordError(f"not a whole trained_tokens record: {error}; the file is damaged or not agrpo's") from None
+        raise RecordError(
+            f"{where} is not a whole trained_tokens record: {error}; the file is damaged or not agrpo's. Bring it back from a copy"
+        ) from None
     return table.select(SCHEMA.names)

@@ -28,7 +28,7 @@ def s3_endpoint() -> Iterator[str]:
     server.start()
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
-    fsspec.filesystem("s3", key="x", secret="x", endpoint_url=endpoint).mkdir("runs")
+    fsspec.filesystem("s3", key="x", secret="x", endpoint_url=endpoint).makedirs("runs", exist_ok=True)
     yield endpoint
     server.stop()
 

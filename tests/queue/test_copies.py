@@ -32,8 +32,8 @@ def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_kept
     with process(tmp_path, "input()") as living:
         (kept,) = set(tmp_path.iterdir()) - {left}
         two_hours_ago = time.time() - 7200
-        for folder in (left, kept):
-            os.utime(folder, (two_hours_ago, two_hours_ago))
+        for path in (left, *left.iterdir(), kept, *kept.iterdir()):
+            os.utime(path, (two_hours_ago, two_hours_ago))
         with process(tmp_path, "") as next_one:
             next_one.wait(30)
         found = list(tmp_path.iterdir())

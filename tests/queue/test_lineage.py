@@ -8,9 +8,9 @@ from agrpo.records.progress import Base
 BASES = {
     0: Base(attempt=0),
     1: Base(attempt=1, void=True),
-    2: Base(attempt=2, parent=0, base_step=5),
-    3: Base(attempt=3, parent=2, base_step=5),
-    4: Base(attempt=4, parent=3, base_step=5),
+    2: Base(attempt=2, parent=0, base_step=5, adopted_through=5),
+    3: Base(attempt=3, parent=2, base_step=5, adopted_through=5),
+    4: Base(attempt=4, parent=3, base_step=5, adopted_through=5),
 }
 
 
@@ -23,10 +23,10 @@ def test_attempts_without_steps_of_their_own_are_no_part_of_the_steps():
 
 def test_they_are_members_of_the_chain_all_the_same():
     assert members(BASES) == [
-        Member(attempt=4, last=None),
-        Member(attempt=3, last=5),
-        Member(attempt=2, last=5),
-        Member(attempt=0, last=5),
+        Member(attempt=4, last=None, through=None),
+        Member(attempt=3, last=5, through=5),
+        Member(attempt=2, last=5, through=5),
+        Member(attempt=0, last=5, through=5),
     ]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,9 +91,21 @@ def test_a_name_below_an_object_is_refused_with_its_path(tmp_path: Path):
     assert store.get("run.json/below") is None
 
 
+def killed_writer(folder: Path, expression: str, times: int) -> list[str]:
+    """What a process printed of an expression that writes into `store`, before it was killed."""
+    program = (
+        "import pathlib, time; from agrpo.queue.filesystems.local import LocalFilesystem; "
+        f"store = LocalFilesystem(pathlib.Path({str(folder)!r})); "
+        f"[print({expression}, flush=True) for _ in range({times})]; time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        told = [process.stdout.readline().strip() for _ in range(times)]
+        process.kill()
+    return told
+
+
 def test_what_a_dead_writer_left_is_swept_after_an_hour(tmp_path: Path):
-    store = LocalFilesystem(tmp_path)
-    old, young, growing = (store.scratch() for _ in range(3))
+    old, young, growing = (Path(line) for line in killed_writer(tmp_path, "store.scratch()", 3))
     (old / "shard").write_bytes(b"x")
     (growing / "shard").write_bytes(b"x")
     (tmp_path / ".tmp" / "object").write_bytes(b"x")
@@ -100,6 +114,57 @@ def test_what_a_dead_writer_left_is_swept_after_an_hour(tmp_path: Path):
         os.utime(path, (two_hours_ago, two_hours_ago))
     LocalFilesystem(tmp_path)
     assert set((tmp_path / ".tmp").iterdir()) == {young, growing}
+
+
+def test_what_a_dead_writer_of_this_machine_left_is_swept_at_once(tmp_path: Path):
+    old, young = (Path(line) for line in killed_writer(tmp_path, "store.scratch()", 2))
+    foreign = tmp_path / ".tmp" / "0badc0de-of-another-machine"
+    foreign.mkdir()
+    a_minute_ago = time.time() - 60
+    for path in (old, foreign):
+        os.utime(path, (a_minute_ago, a_minute_ago))
+    LocalFilesystem(tmp_path)
+    assert set((tmp_path / ".tmp").iterdir()) == {young, foreign}
+
+
+def test_what_a_living_writer_holds_is_not_swept_although_a_clock_has_jumped(tmp_path: Path, monkeypatch):
+    writer, link, now = LocalFilesystem(tmp_path), os.link, time.time
+    scratch = writer.scratch()
+    (scratch / "model").write_bytes(b"x" * 10)
+
+    def jump_and_link(source: Path, target: Path) -> None:
+        monkeypatch.setattr(time, "time", lambda: now() + 7200)
+        LocalFilesystem(tmp_path)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", jump_and_link)
+    assert writer.put("claim", b"ours")
+    assert writer.put_folder("weights/1", scratch)
+    assert contents(tmp_path) == {"claim": b"ours", "weights/1/model": b"x" * 10}
+
+
+def test_what_a_writer_abandons_while_it_lives_is_held_no_longer_than_the_writer_is_used(tmp_path: Path):
+    writer = LocalFilesystem(tmp_path)
+    scratch = writer.scratch()
+    os.utime(scratch, (0, 0))
+    LocalFilesystem(tmp_path)
+    assert scratch.exists()
+    del writer
+    gc.collect()
+    LocalFilesystem(tmp_path)
+    assert not scratch.exists()
+
+
+def test_a_writer_keeps_no_file_open_for_what_it_has_published_or_removed(tmp_path: Path):
+    store = LocalFilesystem(tmp_path)
+    (store.scratch() / "w").write_bytes(b"1")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(5):
+        published, removed = store.scratch(), store.scratch()
+        (published / "w").write_bytes(b"1")
+        assert store.put_folder(f"weights/{number}", published)
+        removed.rmdir()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_a_link_whose_reply_was_lost_is_recognised_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

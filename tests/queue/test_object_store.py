@@ -59,6 +59,21 @@ def test_a_listing_shows_what_another_client_has_just_written(s3_endpoint: str, 
             assert reader.list("slots") == [str(found) for found in range(number + 1)]
 
 
+def test_an_object_is_read_by_one_request_and_never_by_halves(s3_endpoint: str, open_s3: OpenS3):
+    writer, asked = open_s3(), list[str]()
+    writer.put("hint", b"short", exclusive=False)
+
+    def overwrite_first(method: str, _path: str) -> Fault:
+        asked.append(method)
+        if method == "GET":
+            writer.put("hint", b"a longer one", exclusive=False)
+        return Fault.NONE
+
+    with faulty_proxy(s3_endpoint, overwrite_first) as endpoint:
+        assert open_s3(endpoint).get("hint").to_pybytes() == b"a longer one"
+    assert asked == ["GET"]
+
+
 def test_the_probe_refuses_a_server_that_ignores_the_condition(s3_endpoint: str, open_s3: OpenS3):
     with faulty_proxy(s3_endpoint, every_put(Fault.UNCONDITIONAL)) as endpoint:
         with pytest.raises(StoreNotExclusive, match=r"found b'second' where b'first'.*If-None-Match"):
@@ -86,7 +101,26 @@ def test_a_folder_without_its_manifest_does_not_exist_and_can_still_be_published
     assert store.local_folder("weights/1") is None
     assert store.put_folder("weights/1", build(store, {"a": b"whole", "b/c": b"x"}))
     assert contents(store.local_folder("weights/1")) == {"a": b"whole", "b/c": b"x"}
-    assert json.loads(store.get("weights/1/MANIFEST.json").to_pybytes()) == {"agrpo-files": {"a": 5, "b/c": 1}}
+    assert json.loads(store.get("weights/1/MANIFEST.json").to_pybytes())["agrpo-files"] == {"a": 5, "b/c": 1}
+
+
+def test_what_is_published_again_is_downloaded_again(open_s3: OpenS3, build: Build):
+    writer, reader = open_s3(), open_s3()
+    writer.put_folder("weights/1", build(writer, {"w": b"damaged"}))
+    assert contents(reader.local_folder("weights/1")) == {"w": b"damaged"}
+    writer.delete("weights/1")
+    writer.put_folder("weights/1", build(writer, {"w": b"written"}))
+    assert contents(reader.local_folder("weights/1")) == {"w": b"written"}
+
+
+def test_a_damaged_download_that_is_forgotten_is_downloaded_again(open_s3: OpenS3, build: Build):
+    store = open_s3()
+    store.put_folder("weights/1", build(store, {"w": b"written"}))
+    copy = store.local_folder("weights/1")
+    (copy / "w").write_bytes(b"damaged")
+    assert store.local_folder("weights/1") == copy
+    store.forget("weights/1")
+    assert contents(store.local_folder("weights/1")) == {"w": b"written"}
 
 
 def test_an_upload_that_breaks_off_publishes_nothing_and_keeps_the_folder(

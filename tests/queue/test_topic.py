@@ -62,8 +62,12 @@ def test_shards_below_the_floor_are_not_listed(store: Filesystem):
     for number in (5, 1005, 2005):
         Topic(store, "groups").publish(number, b"")
     counting = CountingStore(store)
-    assert Topic(counting, "groups").numbers(1900) == [2005]
-    assert counting.listed == ["groups", "groups/000001", "groups/000002"]
+    groups = Topic(counting, "groups")
+    assert groups.numbers(1900) == [2005]
+    assert counting.listed == ["groups", "groups/000001", "groups/000002", "archive/groups"]
+    counting.listed.clear()
+    assert groups.numbers(1005) == [1005, 2005]
+    assert counting.listed == ["groups", "groups/000001", "groups/000002"], "what lies there is not looked up elsewhere"
 
 
 @pytest.mark.parametrize("late", [3, 9])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from agrpo.errors import RecordError
 from agrpo.records.arrow import GROUP_SCHEMA, group_from_arrow, group_to_arrow, scored_from_arrow, scored_to_arrow
+from agrpo.records.checksum import ARROW_KEY, UNSEALED, sealed_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
@@ -38,13 +40,18 @@ GROUP = RolloutGroup(
 
 
 def rewritten(data: pa.Buffer, **metadata: str) -> pa.Buffer:
+    """The record as another version of agrpo would have written it."""
     table = pa.ipc.open_file(data).read_all()
     found = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
-    schema = table.schema.with_metadata({**found, **metadata})
+    return written(table.replace_schema_metadata({**found, **metadata}))
+
+
+def written(table: pa.Table) -> pa.Buffer:
+    schema = table.schema.with_metadata({**table.schema.metadata, ARROW_KEY: UNSEALED})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(table.cast(schema))
-    return sink.getvalue()
+    return sealed_arrow(sink.getvalue())
 
 
 def test_a_group_comes_back_as_it_was():
@@ -91,10 +98,7 @@ def vars_of(scored: ScoredGroup) -> dict[str, object]:
 def test_an_unknown_column_is_ignored():
     table = pa.ipc.open_file(group_to_arrow(GROUP)).read_all()
     wider = table.append_column("mood", pa.array(["good", "bad"]))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, wider.schema) as writer:
-        writer.write_table(wider)
-    assert group_from_arrow(sink.getvalue()) == GROUP
+    assert group_from_arrow(written(wider)) == GROUP
 
 
 def test_a_higher_major_version_is_refused_and_a_higher_minor_is_read():
@@ -117,6 +121,16 @@ def test_ids_and_logprobs_are_plain_zero_copy_columns():
     assert not GROUP_SCHEMA.field("completion_ids").type.value_field.nullable
 
 
+def test_a_group_of_a_time_without_limits_and_polls_has_none():
+    pace = Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5, interval_seconds=2.0)
+    group = RolloutGroup(ticket=1, prompt=Prompt(id="p", messages=[]), rollouts=[], model_version=0, pace=pace)
+    data = group_to_arrow(group)
+    facts = json.loads(pa.ipc.open_file(data).schema.metadata[b"agrpo.facts"])
+    known = ("concurrency", "concurrency_cap", "backpressure_seconds", "interval_seconds")
+    facts["pace"] = {name: facts["pace"][name] for name in known}
+    assert group_from_arrow(rewritten(data, **{"agrpo.facts": json.dumps(facts)})) == group
+
+
 def test_facts_of_a_newer_version_are_ignored():
     group = RolloutGroup(
         ticket=1,
@@ -125,11 +139,8 @@ def test_facts_of_a_newer_version_are_ignored():
         model_version=0,
         pace=Pace(concurrency=8, concurrency_cap=16),
     )
-    table = pa.ipc.open_file(group_to_arrow(group)).read_all()
-    metadata = table.schema.metadata
-    facts = metadata[b"agrpo.facts"].replace(b'"concurrency":', b'"of_a_later_day": 1, "concurrency":')
-    sink = pa.BufferOutputStream()
-    schema = table.schema.with_metadata({**metadata, b"agrpo.facts": facts})
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.cast(schema))
-    assert group_from_arrow(sink.getvalue()).pace == group.pace
+    data = group_to_arrow(group)
+    facts = pa.ipc.open_file(data).schema.metadata[b"agrpo.facts"].decode()
+    facts = facts.replace('"concurrency":', '"of_a_later_day": 1, "concurrency":')
+    later = rewritten(data, **{"agrpo.facts": facts})
+    assert group_from_arrow(later).pace == group.pace

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MANIFEST = "MANIFEST.json"
 """The file of a published folder that is written last where folders cannot be renamed."""
 ABANDONED_SECONDS = 3600.0
-"""Age of the last change after which unfinished files are taken to be those of a writer that died."""
+"""Age of the last change after which unfinished files are taken to be those of a writer that died, where no lock tells."""
 
 
 class Filesystem(Protocol):
@@ -64,14 +64,19 @@ class Filesystem(Protocol):
     def local_folder(self, key: str) -> Path | None:
         """A local folder with the files published under `key`, downloaded where they are remote, or None.
 
-        The caller must not change it. A download is kept until the key is deleted, or the process ends.
+        The caller must not change it. A download is kept until the key is deleted or published anew, or the process ends.
         """
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop the download of a folder that turned out to be damaged: it is downloaded again. Nothing else changes."""
         ...
 
     def scratch(self) -> Path:
         """A new local folder to build what `put_folder` publishes, on the store's own mount where that is local.
 
-        Its owner removes it or publishes it; what a dead owner left is swept after an hour without a change.
+        Its owner removes it or publishes it. What a dead owner left is swept by the next one to open the store, or after an
+        hour where it was on another machine.
         """
         ...
 

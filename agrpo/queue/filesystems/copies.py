@@ -7,18 +7,15 @@ one removes old folders that nobody holds.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from agrpo.queue.filesystems import ABANDONED_SECONDS
+from agrpo.queue.filesystems.unfinished import hold, sweep
 
 _PREFIX = "agrpo-copies-"
 
@@ -71,9 +68,9 @@ _folders: dict[int, Path] = {}
 
 
 def _hold_folder() -> Path:
-    _sweep(Path(tempfile.gettempdir()))
+    sweep(Path(tempfile.gettempdir()), f"{_PREFIX}*")
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+    hold(os.open(folder, os.O_RDONLY))
     atexit.register(_remove, folder, os.getpid())
     return folder
 
@@ -81,21 +78,3 @@ def _hold_folder() -> Path:
 def _remove(folder: Path, process: int) -> None:
     if os.getpid() == process:  # a forked child inherits the parent's exit
         shutil.rmtree(folder)
-
-
-def _sweep(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with suppress(FileNotFoundError, PermissionError):  # someone else has swept it, or it is another user's
-            if folder.stat().st_mtime < time.time() - ABANDONED_SECONDS:
-                _remove_unheld(folder)
-
-
-def _remove_unheld(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(folder)
-    except BlockingIOError:
-        return
-    finally:
-        os.close(descriptor)

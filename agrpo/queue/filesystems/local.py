@@ -9,15 +9,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from agrpo.errors import StoreError, StoreFull, StoreNotExclusive, StoreReadOnly
-from agrpo.queue.filesystems import ABANDONED_SECONDS, names_of
+from agrpo.queue.filesystems import names_of
+from agrpo.queue.filesystems.unfinished import HeldFolders, hold, new_name, sweep
 
 if TYPE_CHECKING:
     import builtins
@@ -38,8 +37,10 @@ class LocalFilesystem:
         self.url = str(self.root)
         self._unfinished = self.root / ".tmp"
         self._made: set[Path] = set()
+        self._held = HeldFolders()
         if os.access(self._unfinished, os.W_OK):
-            _sweep(self._unfinished)
+            with _explained("delete", self._unfinished):
+                sweep(self._unfinished)
 
     def put(self, key: str, data: bytes | memoryview | pa.Buffer, *, exclusive: bool = True) -> bool:
         target = self._path(key)
@@ -48,9 +49,9 @@ class LocalFilesystem:
                 return False
             unfinished = self._new_name()
             try:
-                _write(unfinished, data)
-                self._make_folder(target.parent)
-                published = _link(unfinished, target) if exclusive else _replace(unfinished, target)
+                with _written(unfinished, data):
+                    self._make_folder(target.parent)
+                    published = _link(unfinished, target) if exclusive else _replace(unfinished, target)
             finally:
                 unfinished.unlink(missing_ok=True)
             if published and exclusive:  # what is overwritten may be an older one after a loss of power, but whole
@@ -89,6 +90,7 @@ class LocalFilesystem:
             published = not target.exists() and self._move(folder, target)
             if not published:
                 shutil.rmtree(folder)
+            self._held.release(folder)
             return published
 
     def local_folder(self, key: str) -> Path | None:
@@ -96,10 +98,14 @@ class LocalFilesystem:
         with _explained("read", path):
             return path if path.is_dir() else None
 
+    def forget(self, key: str) -> None:
+        """What is published is read where it lies."""
+
     def scratch(self) -> Path:
         with _explained("write", self._unfinished):
             folder = self._new_name()
             folder.mkdir()
+            self._held.hold(folder)
             return folder
 
     def list(self, prefix: str) -> builtins.list[str]:
@@ -116,7 +122,7 @@ class LocalFilesystem:
     def _new_name(self) -> Path:
         """A name for something unfinished, on the same mount as all the rest."""
         self._make_folder(self._unfinished)
-        return self._unfinished / uuid4().hex
+        return self._unfinished / new_name()
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and those above it, durably.
@@ -149,12 +155,16 @@ class LocalFilesystem:
         return True
 
 
-def _write(path: Path, data: bytes | memoryview | pa.Buffer) -> None:
+@contextmanager
+def _written(path: Path, data: bytes | memoryview | pa.Buffer) -> Generator[None]:
+    """A file of these bytes, durable, and held until the end of the block."""
     left = memoryview(data).cast("B")
     with open(path, "xb", buffering=0) as file:
+        hold(file.fileno())
         while left:
             left = left[file.write(left) :]
         os.fsync(file.fileno())
+        yield
 
 
 def _link(unfinished: Path, target: Path) -> bool:
@@ -185,20 +195,6 @@ def _make_durable(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sweep(unfinished: Path) -> None:
-    oldest = time.time() - ABANDONED_SECONDS
-    with _explained("delete", unfinished):
-        for path in list(unfinished.iterdir()):
-            with suppress(FileNotFoundError, PermissionError):  # someone else has swept it, or it is another user's
-                if _last_change(path) < oldest:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def _last_change(path: Path) -> float:
-    """Unix seconds of the newest change to a file, or to anything in a folder."""
-    return max(found.stat().st_mtime for found in (path, *path.rglob("*")))
 
 
 @contextmanager

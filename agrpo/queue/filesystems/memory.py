@@ -56,6 +56,10 @@ class MemoryFilesystem:
                 return None
             return self._volume.copies.get(key, lambda folder: _write(found, folder))
 
+    def forget(self, key: str) -> None:
+        with self._volume.lock:
+            self._volume.copies.drop(key)
+
     def scratch(self) -> Path:
         return new_folder()
 

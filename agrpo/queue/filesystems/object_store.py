@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _CONFLICT_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 _WRITER = "agrpo-writer"
 _LISTING = "agrpo-files"
+_PUBLISHED = "agrpo-published"
 
 
 class ObjectStore:
@@ -66,7 +67,7 @@ class ObjectStore:
         path = self._path(key)
         with _explained("read", f"{self.url}/{key}"):
             try:
-                return pa.py_buffer(self._fsspec().cat_file(path))
+                return pa.py_buffer(self._fsspec().cat_file(path, **self._whole))
             except (FileNotFoundError, IsADirectoryError):
                 return None
 
@@ -79,7 +80,7 @@ class ObjectStore:
             for names in (manifest, [name for name in found if name not in manifest]):
                 if names:
                     self._fsspec().rm(names)
-        self._copies.drop(key)
+        self.forget(key)
 
     def put_folder(self, key: str, folder: Path) -> bool:
         files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -98,12 +99,21 @@ class ObjectStore:
         manifest = self.get(f"{key}/{MANIFEST}")
         if manifest is None:
             return None
+        told = bytes(manifest)
+        if self._manifests.get(key, told) != told:
+            self.forget(key)
         if key not in self._copies.kept():
             self._drop_orphans()
         try:
-            return self._copies.get(key, lambda folder: self._download(key, bytes(manifest), folder))
+            copy = self._copies.get(key, lambda folder: self._download(key, told, folder))
         except _DeletedMeanwhile:
             return None
+        self._manifests[key] = told
+        return copy
+
+    def forget(self, key: str) -> None:
+        self._copies.drop(key)
+        self._manifests.pop(key, None)
 
     def scratch(self) -> Path:
         return new_folder()
@@ -130,8 +140,12 @@ class ObjectStore:
     def _connect(self) -> None:
         self._process = os.getpid()
         self._copies = LocalCopies()
+        self._manifests: dict[str, bytes] = {}
+        """Of the folders as they were downloaded."""
         self._client, self._root = _open(self.url, self._options)
         self._marks_writers = "s3" in self._client.protocol
+        # Else s3fs asks for the size first and then for so many bytes: of a hint that was overwritten in between, a part.
+        self._whole = {"max_concurrency": 1} if self._marks_writers else {}
 
     def _create(self, path: str, payload: bytes) -> bool:
         writer = uuid4().hex
@@ -158,7 +172,7 @@ class ObjectStore:
         """A copy lives as long as its original, so that the run's own retention bounds what lies here."""
         for key in self._copies.kept():
             if self.get(f"{key}/{MANIFEST}") is None:
-                self._copies.drop(key)
+                self.forget(key)
 
     def _download(self, key: str, manifest: bytes, folder: Path) -> None:
         base = self._path(key)
@@ -213,7 +227,9 @@ def _open(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
 
 
 def _listing(files: dict[str, Path]) -> bytes:
-    return json.dumps({_LISTING: {name: path.stat().st_size for name, path in files.items()}}).encode()
+    """Names one publishing: a folder that is published again has another manifest, also where its sizes are the same."""
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    return json.dumps({_LISTING: sizes, _PUBLISHED: uuid4().hex}).encode()
 
 
 def _status(error: BaseException) -> int | None:
