@@ -1,0 +1,88 @@
+"""One group's scores, held against the group they are of and against their own parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from agrpo.records.score import Mark, ScoredGroup, marks_of, total_rewards
+
+Sampler = tuple[int, int, int | None, int | None]
+"""Version, attempt, step and ordinal of the weights that a group was sampled by."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What of a group its scores follow from. Tuples have one entry per rollout."""
+
+    prompt_id: str
+    sampler: Sampler
+    base: int
+    refusal: str | None
+    completions: tuple[int, ...]
+    """Generated tokens."""
+    turns: tuple[int, ...]
+    own_rewards: tuple[float | None, ...]
+    failed: tuple[bool, ...]
+
+
+def odd_scores(group: Judged, scored: ScoredGroup, micro_tokens: int) -> Iterator[str]:
+    """What the scores say otherwise than they should, a sentence each."""
+    if group.prompt_id != scored.prompt_id:
+        yield f"its group asks prompt {group.prompt_id}, its scores are of {scored.prompt_id}; expected the same"
+    if list(group.completions) != scored.num_completion_tokens:
+        found = scored.num_completion_tokens
+        yield f"its rollouts have {list(group.completions)} tokens, the scored ones {found}; expected the same"
+        return
+    yield from _odd_origin(group, scored)
+    if any(scored.num_turns) and list(group.turns) != scored.num_turns:
+        yield f"its rollouts have {list(group.turns)} turns, the scored ones {scored.num_turns}; expected the same"
+    rewards = total_rewards(scored.scores, list(group.own_rewards))
+    if _told(rewards) != _told(scored.rewards):
+        yield f"its scores make rewards {_told(rewards)}, they say {_told(scored.rewards)}; expected the same"
+    marks = _marks(group, scored, micro_tokens)
+    if marks != scored.marks:
+        yield f"its scores have the marks {_named(scored.marks)}; by its rewards expected {_named(marks)}"
+
+
+def _odd_origin(group: Judged, scored: ScoredGroup) -> Iterator[str]:
+    sampler = (scored.model_version, scored.model_attempt, scored.model_step, scored.model_ordinal)
+    if group.sampler != sampler:
+        yield f"its group was sampled by {sampled_by(group.sampler)}, its scores say {sampled_by(sampler)}; expected the same"
+    if scored.base not in (0, group.base):  # 0: not said
+        yield f"its group was claimed under base {group.base}, its scores say {scored.base}; expected the same"
+    if group.refusal != scored.refusal:
+        yield f"its group was refused as {group.refusal}, its scores say {scored.refusal}; expected the same"
+
+
+def sampled_by(sampler: Sampler) -> str:
+    """The weights, in words."""
+    version, attempt, step, ordinal = sampler
+    return f"version {version} of attempt {attempt} (step {step}, ordinal {ordinal})"
+
+
+def _marks(group: Judged, scored: ScoredGroup, micro_tokens: int) -> frozenset[Mark]:
+    if group.refusal is not None:
+        return frozenset({Mark.REFUSED_PROMPT})
+    if all(group.failed):
+        return frozenset({Mark.FAILED})
+    oversize = _is_oversize(group, scored, micro_tokens)
+    kept = scored.marks & {Mark.OVERSIZE} if oversize is None else frozenset({Mark.OVERSIZE} if oversize else ())
+    return marks_of(scored.rewards) | kept
+
+
+def _is_oversize(group: Judged, scored: ScoredGroup, micro_tokens: int) -> bool | None:
+    """Whether every training sequence is too long; None: only the tokens can tell."""
+    lengths = [tokens for tokens in scored.num_forwarded_tokens if tokens]
+    if not lengths or min(lengths) <= micro_tokens:  # the sequences of a rollout are no longer than they are together
+        return False
+    return True if max(group.turns) <= 1 else None
+
+
+def _told(rewards: Sequence[float]) -> list[float | None]:
+    return [None if math.isnan(reward) else reward for reward in rewards]
+
+
+def _named(marks: frozenset[Mark]) -> str:
+    return ", ".join(sorted(marks)) or "none"

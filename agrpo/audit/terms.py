@@ -1,0 +1,74 @@
+"""The terms of a run: what its settings and its identity decide of every record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agrpo.config import AsyncSection, RunSection, StepSection, load_settings
+from agrpo.errors import ConfigError, UnknownName
+from agrpo.records.manifest import RunIdentity
+from agrpo.registry import Registry
+
+if TYPE_CHECKING:
+    from agrpo.advantages import Advantage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Read from `run.json`."""
+
+    run: RunSection
+    step: StepSection
+    asynchronous: AsyncSection
+    shuffle: bool
+    prompts_per_epoch: int | None
+    identity: RunIdentity | None
+    """None where `run.json` does not say it."""
+    config_digest: str | None
+    advantage: Advantage | None
+    """None where the part cannot be loaded here."""
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Terms:
+        tree = load_settings(document).tree
+        said = {name: document[name] for name in ("name", "created_at", "config_digest") if name in document}
+        return cls(
+            run=RunSection(**tree.get("run", {})),
+            step=StepSection(**tree.get("step", {})),
+            asynchronous=AsyncSection(**tree.get("async", {})),
+            shuffle=tree.get("prompts", {}).get("shuffle", True),
+            prompts_per_epoch=document.get("prompts_per_epoch"),
+            identity=RunIdentity(**said) if len(said) == 3 else None,
+            config_digest=document.get("config_digest"),
+            advantage=_advantage(tree.get("advantage", {})),
+        )
+
+    @property
+    def max_staleness(self) -> int:
+        return self.asynchronous.max_staleness
+
+    @property
+    def sync_steps(self) -> int:
+        return self.asynchronous.weight_sync_steps
+
+    @property
+    def zero_variance(self) -> str:
+        return self.step.zero_variance or ("refill" if self.max_staleness else "keep")
+
+    @property
+    def data_seed(self) -> int:
+        return self.run.seed if self.run.data_seed is None else self.run.data_seed
+
+    def ordinal_before(self, step: int) -> int:
+        """Publishes due before a step."""
+        return (step - 1) // self.sync_steps
+
+
+def _advantage(table: dict[str, Any]) -> Advantage | None:
+    settings = dict(table)
+    parts: Registry[Advantage] = Registry("agrpo.advantages")
+    try:
+        return parts.build(settings.pop("name", "grpo"), settings)
+    except (ConfigError, UnknownName, ImportError):
+        return None
