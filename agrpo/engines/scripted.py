@@ -12,8 +12,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from agrpo.config import ModelSection
-from agrpo.engines import Engine
+from agrpo.engines import Engine, Needs
 from agrpo.errors import EngineError
+from agrpo.records.pressure import Pressure
 from agrpo.records.rollout import StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
 from agrpo.registry import part
@@ -37,12 +38,18 @@ class Scripted:
     """Between a call and its answer. The tokens carry the version loaded at the end of it."""
 
     can_reproduce: ClassVar[bool] = True
+    needs_head: ClassVar[bool] = False
+    takes_adapters: ClassVar[bool] = False
 
-    def __call__(self, model: ModelSection) -> Engine:
+    def __call__(self, model: ModelSection, needs: Needs | None = None) -> Engine:
         return _ScriptedEngine(self)
 
 
 class _ScriptedEngine:
+    keeps_deadlines: ClassVar[bool] = False
+    dtype = "float32"
+    behind = False
+
     def __init__(self, script: Scripted) -> None:
         self._script = script
         self._version: int | None = None
@@ -61,9 +68,12 @@ class _ScriptedEngine:
         self._check_open()
         self._version = version
 
-    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[float]:
+    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[list[float]]:
         self._loaded_version()
-        return [-math.log(self._script.vocab_size)] * len(of)
+        return [[-math.log(self._script.vocab_size)] * len(of)]
+
+    async def pressure(self) -> Pressure | None:
+        return None
 
     async def close(self) -> None:
         self._closed = True

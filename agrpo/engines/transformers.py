@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from agrpo.config import ModelSection
-from agrpo.engines import Engine
+from agrpo.engines import Engine, Needs
 from agrpo.errors import MissingPackage
 from agrpo.registry import part
 
@@ -28,8 +28,10 @@ class Transformers:
     """Most requests decoded at once."""
 
     can_reproduce: ClassVar[bool] = True
+    needs_head: ClassVar[bool] = False
+    takes_adapters: ClassVar[bool] = False
 
-    def __call__(self, model: ModelSection) -> Engine:
+    def __call__(self, model: ModelSection, needs: Needs | None = None) -> Engine:
         try:
             from agrpo.engines.decoding.engine import start
         except ImportError as error:

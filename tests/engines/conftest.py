@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -54,3 +55,23 @@ def changed_weights(tiny_model: Path, tmp_path: Path) -> Callable[..., Path]:
         return tmp_path
 
     return changed
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are looked at every few hundredths of a second."""
+    for name in ("LOOK_SECONDS", "CARE_SECONDS"):
+        monkeypatch.setattr(f"agrpo.engines.serving_vllm.fleet.{name}", 0.05)
+
+
+@pytest.fixture
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at a server ends after a fifth of a second, whatever it has said by then."""
+    for page in ("replica", "folders"):
+        monkeypatch.setattr(f"agrpo.engines.serving_vllm.{page}.LOOK_SECONDS", 0.2)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two tries of a request."""
+    monkeypatch.setattr("agrpo.engines.serving_vllm.engine.pauses", lambda: itertools.repeat(0.01))

@@ -111,7 +111,7 @@ def test_log_probs_of_the_next_token_are_those_of_a_plain_forward(serve, tiny_mo
     from transformers import AutoModelForCausalLM
 
     ids = prompt_of(32)
-    given = serve(lambda engine: engine.next_token_logprobs(ids, [0, 7, 200]))
+    [given] = serve(lambda engine: engine.next_token_logprobs(ids, [0, 7, 200]))
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(tiny_model)(input_ids=torch.tensor([ids])).logits[0, -1]
     assert given == pytest.approx(logits.log_softmax(0)[[0, 7, 200]].tolist(), abs=1e-5)

@@ -6,10 +6,13 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import Future
 
+import numpy as np
+
 from agrpo.engines.decoding.sampler import Drawn
 from agrpo.errors import EngineError
 from agrpo.records.rollout import StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
+from agrpo.records.top_tokens import TopTokens
 
 
 class Call:
@@ -55,7 +58,8 @@ class Row:
         self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
-        self._top: list[dict[int, float]] = []
+        self._top_ids: list[np.ndarray] = []
+        self._top_logprobs: list[np.ndarray] = []
         self._candidates: list[list[int]] = []
 
     def next_uniform(self) -> float:
@@ -68,8 +72,9 @@ class Row:
         self._ids.append(token)
         self._logprobs.append(drawn.logprobs[place])
         self._versions.append(version)
-        if self.request.sampling.num_sampler_logprobs:
-            self._top.append(drawn.top[place])
+        if wanted := self.request.sampling.num_sampler_logprobs:
+            self._top_ids.append(drawn.top.ids[place, :wanted])
+            self._top_logprobs.append(drawn.top.logprobs[place, :wanted])
         if self.request.sampling.truncated:
             self._candidates.append(drawn.candidates[place])
         self.ended = token in self.request.stop_ids or len(self._ids) >= self._most_tokens
@@ -81,7 +86,14 @@ class Row:
             output_ids=self._ids,
             output_log_probs=self._logprobs,
             output_sampling_mask=self._candidates if self.request.sampling.truncated else None,
-            output_sampler_logprobs=self._top if self.request.sampling.num_sampler_logprobs else None,
+            output_sampler_logprobs=self._top(),
             output_versions=self._versions,
             stop_reason=StopReason.STOP if stopped else StopReason.LENGTH,
         )
+
+    def _top(self) -> TopTokens | None:
+        if not self.request.sampling.num_sampler_logprobs:
+            return None
+        if not self._top_ids:
+            return TopTokens.joined([])
+        return TopTokens(np.stack(self._top_ids), np.stack(self._top_logprobs))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -14,6 +15,7 @@ from agrpo.engines.decoding.calls import Call
 from agrpo.engines.decoding.model import NOT_LOADED, Model, load_model
 from agrpo.engines.decoding.worker import Worker
 from agrpo.errors import DeadlineExceeded, EngineError, PromptRefused
+from agrpo.records.pressure import Pressure
 from agrpo.records.rollout import TurnRecord
 from agrpo.records.sampling import CompletionRequest
 
@@ -26,14 +28,20 @@ CLOSE_SECONDS = 30.0
 def start(section: ModelSection, *, threads: int, batch_rollouts: int) -> DecodingEngine:
     """An engine for this model, without weights. Raises `ModelError`."""
     model = load_model(section)
-    logger.info("%s: %d parameters, %s, %d torch threads", section.path, model.num_parameters, section.dtype, threads)
+    logger.info(
+        "%s: %d parameters, %s, %d torch threads", section.path, model.num_parameters, section.served_dtype, threads
+    )
     return DecodingEngine(model, Worker(model, threads=threads, batch_rollouts=batch_rollouts))
 
 
 class DecodingEngine:
     """An `Engine`."""
 
+    keeps_deadlines: ClassVar[bool] = False
+    behind = False
+
     def __init__(self, model: Model, worker: Worker) -> None:
+        self.dtype = model.dtype
         self._model = model
         self._worker = worker
 
@@ -48,9 +56,13 @@ class DecodingEngine:
         await asyncio.wrap_future(self._worker.between_steps(lambda: self._model.load(folder, version)))
         logger.info("version %d loaded from %s", version, folder)
 
-    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[float]:
+    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[list[float]]:
         self._check_ids([*token_ids, *of])
-        return await asyncio.wrap_future(self._worker.between_steps(lambda: self._next_token_logprobs(token_ids, of)))
+        ask = self._worker.between_steps(lambda: self._next_token_logprobs(token_ids, of))
+        return [await asyncio.wrap_future(ask)]
+
+    async def pressure(self) -> Pressure | None:
+        return None
 
     async def close(self) -> None:
         """Raises `DeadlineExceeded` where the running step does not end."""

@@ -10,12 +10,12 @@ from typing import cast
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from agrpo.config import ModelSection
 from agrpo.engines.decoding.weights import matched, opened
 from agrpo.errors import ModelError
-from agrpo.loading import LOADING
+from agrpo.loading import LOADING, loader_of
 
 NOT_LOADED = -1
 """Version of a model without weights, or with half of them. It answers nothing."""
@@ -29,6 +29,7 @@ class Model:
         self.max_positions: int | None = getattr(network.config.get_text_config(), "max_position_embeddings", None)
         """Most tokens of a sequence; None: the model names no limit."""
         self.vocabulary = len(cast("Tensor", network.get_input_embeddings().weight))
+        self.dtype = str(network.dtype).removeprefix("torch.")
         self.num_parameters = network.num_parameters()
         self._network = network
         self._keywords = inspect.signature(network.forward).parameters
@@ -63,9 +64,10 @@ def load_model(section: ModelSection) -> Model:
     """The network of `section`, its tensors in torch's own storage. Raises `ModelError`."""
     try:
         with LOADING:
-            network = AutoModelForCausalLM.from_pretrained(
+            loader = loader_of(section.path, revision=section.revision, trust_remote_code=section.trust_remote_code)
+            network = loader.from_pretrained(
                 section.path,
-                dtype=getattr(torch, section.dtype),
+                dtype="auto" if section.served_dtype == "auto" else getattr(torch, section.served_dtype),
                 revision=section.revision,
                 trust_remote_code=section.trust_remote_code,
                 attn_implementation="sdpa",

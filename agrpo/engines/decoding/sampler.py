@@ -12,6 +12,7 @@ from torch import Tensor
 
 from agrpo.errors import EngineError
 from agrpo.records.sampling import Sampling
+from agrpo.records.top_tokens import NO_TOKEN, TopTokens
 
 CHUNK_NUMBERS = 2**23
 """Logits handled at once: bounds the float64 copies of a large vocabulary to some 200 MB."""
@@ -24,7 +25,7 @@ class Drawn:
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     """Of the token under the distribution it was drawn from."""
-    top: list[dict[int, float]] = field(default_factory=list[dict[int, float]])
+    top: TopTokens = field(default_factory=lambda: TopTokens.joined([]))
     """As many of the most likely tokens as the row asks for; none that cannot be drawn."""
     candidates: list[list[int]] = field(default_factory=list[list[int]])
     """Ids that could be drawn, ascending; empty for a row that truncates nothing."""
@@ -82,18 +83,17 @@ class Sampler:
         drawn.ids += ids.squeeze(1).tolist()
         drawn.logprobs += chosen.tolist()
         if any(self._num_top):
-            drawn.top += _most_likely(logprobs, self._num_top[rows])
+            found = _most_likely(logprobs, self._num_top[rows])
+            drawn.top = TopTokens.joined([drawn.top, found]) if len(drawn.top) else found
         if self._kept_of:
             drawn.candidates += _ids_by_row(logprobs.isfinite() & self._truncated[rows])
 
 
-def _most_likely(logprobs: Tensor, counts: Sequence[int]) -> list[dict[int, float]]:
+def _most_likely(logprobs: Tensor, counts: Sequence[int]) -> TopTokens:
     values, ids = logprobs.topk(min(max(counts), logprobs.shape[1]), dim=-1)
-    rows = zip(ids.tolist(), values.tolist(), counts, strict=True)
-    return [
-        {token: value for token, value in zip(row_ids[:count], row_values[:count], strict=True) if value > -math.inf}
-        for row_ids, row_values, count in rows
-    ]
+    kept = (torch.arange(ids.shape[1]) < _column(counts, torch.long)) & (values > -math.inf)
+    ids, values = ids.masked_fill(~kept, NO_TOKEN), values.masked_fill(~kept, -math.inf)
+    return TopTokens(ids.to(torch.int32).numpy(), values.numpy())
 
 
 def _ids_by_row(chosen: Tensor) -> list[list[int]]:

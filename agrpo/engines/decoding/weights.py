@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from agrpo.errors import EngineError
+from agrpo.tensors import outside_text
 
 WEIGHTS_FILE = "model.safetensors"
 NUM_LISTED = 8
@@ -33,7 +34,7 @@ def opened(folder: Path) -> Generator[safe_open]:
 def matched(network: nn.Module, stored: safe_open) -> dict[str, Tensor]:
     """The network's own tensor for each stored name to copy. Raises `EngineError` listing names and shapes that differ.
 
-    One name of tied weights is enough; buffers may be absent.
+    One name of tied weights is enough; buffers may be absent, and parts that read no text keep what they have.
     """
     shapes = {name: list(stored.get_slice(name).get_shape()) for name in stored.keys()}
     slots = _slots(network)
@@ -54,8 +55,10 @@ class _Slot:
 
 def _slots(network: nn.Module) -> list[_Slot]:
     slots: dict[int, _Slot] = {}
+    outside = outside_text(network)
     for name, tensor in network.state_dict(keep_vars=True).items():
-        slots.setdefault(id(tensor), _Slot(tensor)).names.append(name)
+        if name not in outside:
+            slots.setdefault(id(tensor), _Slot(tensor)).names.append(name)
     return list(slots.values())
 
 
