@@ -13,12 +13,17 @@ from agrpo.registry import Registry
 class Packing(Protocol):
     """A layout. Placement and layout are apart, so that a recorded placement can be laid out again."""
 
-    def place(self, lengths: Sequence[int], budget: int) -> list[list[int]]:
-        """Rows of sample numbers, none above `budget` tokens; deterministic. No length may exceed the budget."""
+    def place(self, samples: Sequence[Sample], micro_tokens: int, ranks: int = 1) -> list[list[int]]:
+        """Rows of sample numbers, none above `micro_tokens` forwarded tokens or loss terms; deterministic.
+
+        Row `m * ranks + r` is what rank `r` forwards in micro-batch `m`: every rank has as many rows. Rows are alike in
+        attention cost (A-159), the costliest come first, and one is empty only where there are fewer samples than rows.
+        No sample may be longer than `micro_tokens`.
+        """
         ...
 
     def lay_out(self, samples: Sequence[Sample]) -> Row:
-        """One row holding these samples."""
+        """One row holding these samples, its terms in their order; of no sample: one token without a term."""
         ...
 
 

@@ -3,28 +3,19 @@ from __future__ import annotations
 import pytest
 
 from agrpo.packing.sequence import Sequence
-from agrpo.records.sample import Sample, TokenSequence
+from tests.packing.made import of_lengths, sample
 
 
-def sample(tokens: list[int], num_trained: int, advantage: float, candidates: list[list[int]] | None = None) -> Sample:
-    """A sample whose last `num_trained` tokens are trained; token t has the sampler log-prob -t."""
-    context = len(tokens) - num_trained
-    sequence = TokenSequence(
-        tokens=tokens,
-        trained=[False] * context + [True] * num_trained,
-        sampler_logprobs=[0.0] * context + [-float(token) for token in tokens[context:]],
-        versions=[-1] * context + [0] * num_trained,
-        candidates=candidates,
-    )
-    return Sample(ticket=0, rollout_index=0, sequence_index=0, sequence=sequence, advantage=advantage, staleness=0)
-
-
-def test_longest_samples_are_placed_first_each_in_the_first_row_with_room():
-    assert Sequence().place([3, 7, 5, 3, 2], 10) == [[1, 0], [2, 3, 4]]
+def test_longest_samples_are_placed_first_each_in_the_row_that_costs_least():
+    assert Sequence().place(of_lengths([3, 7, 5, 3, 2]), 10) == [[1, 3], [2, 0, 4]]
 
 
 def test_equal_lengths_lie_side_by_side_in_their_order():
-    assert Sequence().place([4, 6, 4, 6, 4], 24) == [[1, 3, 0, 2, 4]]
+    assert Sequence().place(of_lengths([4, 6, 4, 6, 4]), 24) == [[1, 3, 0, 2, 4]]
+
+
+def test_row_is_added_where_the_fewest_do_not_hold_the_samples():
+    assert Sequence().place(of_lengths([6, 6, 6]), 10) == [[0], [1], [2]]
 
 
 def test_nothing_to_place_gives_no_row():
@@ -33,7 +24,7 @@ def test_nothing_to_place_gives_no_row():
 
 def test_sample_longer_than_a_row_is_a_broken_invariant():
     with pytest.raises(AssertionError, match="sample 1 has 11 tokens, a row holds 10"):
-        Sequence().place([3, 11], 10)
+        Sequence().place(of_lengths([3, 11]), 10)
 
 
 @pytest.mark.spec("A-154")

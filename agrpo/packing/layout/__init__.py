@@ -1,0 +1,1 @@
+"""What the packings of this room share: the terms of a row."""
