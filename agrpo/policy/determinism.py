@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
+import platform
+from collections.abc import Mapping
+from typing import Any
 
 import torch
+
+
+def threads_of(document: Mapping[str, Any]) -> int:
+    """How many threads a run's learner computes with, as its `run.json` says."""
+    return document.get("learner_threads", document["threads"])
 
 
 def make_deterministic(threads: int) -> None:
@@ -16,6 +25,17 @@ def make_deterministic(threads: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     torch.set_num_threads(threads)
+
+
+def machine_facts() -> dict[str, str]:
+    """What decides the bits that the same arithmetic gives in another process: two machines that agree repeat each other."""
+    facts = {
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+        "cpu capability": torch.backends.cpu.get_cpu_capability(),
+        "machine": platform.machine(),
+    }
+    return facts | ({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {})
 
 
 def seed_draws(seed: int) -> None:

@@ -1,105 +1,86 @@
-"""Loads the policy, and refuses a model that packed training would get wrong."""
+"""Loads the policy, ready for packed rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 
 from agrpo.errors import ModelError
-from agrpo.loading import LOADING
-from agrpo.policy.attention import PACKED, attention_of, register_attention
-from agrpo.policy.logprobs import row_logprobs
-from agrpo.records.batch import Row
+from agrpo.loading import LOADING, loader_of
+from agrpo.policy.adapter import add_adapter
+from agrpo.policy.balance import settle_balance
+from agrpo.policy.precision import compute_in
+from agrpo.policy.ranks.group import own_device
+from agrpo.policy.ranks.sharding import shard
+from agrpo.policy.recomputing import recompute_layers
+from agrpo.policy.verifying import refuse_changing_positions, refuse_unknown_layers, verify_packing
+from agrpo.tensors import outside_text
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
-    from agrpo.config import ModelSection
-
-KNOWN_LAYERS = {"full_attention", "sliding_attention"}
-"""Layer types whose only mixing of tokens is softmax attention."""
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""Largest mean difference in nats between a packed and a plain forward, by type of the weights: several times what
-another kernel alone changes, and well below what a leak between samples does."""
-LONGEST_CHECKED_WINDOW = 1024
-"""Sliding windows up to here are checked with a sample that is longer."""
+    from agrpo.config import AdapterSection, ModelSection
+    from agrpo.policy.ranks.group import Group
 
 
-def load_policy(model: ModelSection, device: str | None = None) -> PreTrainedModel:
+def load_policy(
+    model: ModelSection,
+    device: str | None = None,
+    *,
+    adapter: AdapterSection | None = None,
+    seed: int = 0,
+    group: Group | None = None,
+    micro_tokens: int | None = None,
+) -> PreTrainedModel:
     """The model in its configured type, without dropout, its weights in storage of their own, ready for packed rows.
 
-    `device`: None is the first GPU, or the CPU where there is none. Raises `ModelError` where nothing is found, where
-    weights are missing, or where packed training would be wrong.
+    Of a vision-language model all that reads no text stays as it is, without a gradient.
+
+    `device`: None is the first GPU, or the CPU where there is none. `adapter`: where it has a rank, its weights alone are
+    trained; `seed` is theirs. `micro_tokens`: most tokens of a row; None: it is not known. `group`: whose ranks all load
+    it, each to hold its share, on its own device; None: a process alone. Raises `ModelError` where nothing is found, where
+    weights are missing, or where packed training would be wrong, and `ConfigError` for an adapter or a balancing loss that
+    this model cannot have.
     """
     policy: Any = _read(model)
     refuse_unknown_layers(policy)
+    if micro_tokens is not None:
+        refuse_changing_positions(policy, micro_tokens)
+    _freeze_what_reads_no_text(policy)
+    settle_balance(policy, model.router_aux_loss_coef)
+    if adapter is not None and adapter.rank is not None:
+        add_adapter(policy, adapter, seed)
     _drop_dropout(policy)
-    _own_storage(policy)
-    policy.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     # A policy in training mode may differ from the one that samples: routers add noise, layers are skipped.
     policy.eval()
+    compute_dtype = getattr(torch, model.mixed_precision) if model.mixed_precision else None
+    if compute_dtype is not None:
+        compute_in(policy, compute_dtype)
+    place = torch.device(device) if device else (group.device if group else own_device(0))
+    recomputes = model.activation_checkpointing
+    if recomputes or (recomputes is None and place.type == "cuda"):
+        recompute_layers(policy)
+    if group is not None and group.mesh is not None:
+        # On its device a layer is whole for a moment, and the model never.
+        shard(policy, group, compute_dtype)
+    else:
+        _own_storage(policy)
+        policy.to(place)
     verify_packing(policy)
     return policy
 
 
-def refuse_unknown_layers(model: PreTrainedModel) -> None:
-    """Raise `ModelError` for layers that packed attention does not know, by name."""
-    family, config = type(model).__name__, model.config.get_text_config()
-    unknown = sorted(set(getattr(config, "layer_types", None) or []) - KNOWN_LAYERS)
-    if unknown:
-        raise ModelError(
-            f"{family} has layers of type {', '.join(unknown)}; packed training knows {', '.join(sorted(KNOWN_LAYERS))}: use a "
-            "model whose tokens meet in softmax attention alone"
-        )
-    sinks = [name for name, _ in model.named_parameters() if name.rpartition(".")[2] == "sinks"]
-    if sinks:
-        raise ModelError(
-            f"{family} has attention sinks ({sinks[0]}), which packed attention does not compute; use another model"
-        )
-    if getattr(config, "attn_logit_softcapping", None) is not None:
-        raise ModelError(
-            f"{family} caps its attention scores (attn_logit_softcapping = {config.attn_logit_softcapping}), which packed "
-            "attention does not compute; use another model"
-        )
-
-
-def verify_packing(model: PreTrainedModel) -> None:
-    """Compare samples in one row with the model's own forward of each alone, and leave the model set for packed rows.
-
-    Raises `ModelError` where they disagree: the family mixes tokens, counts positions or ends in a way this package
-    does not know, and its training would be silently wrong.
-    """
-    samples = _random_samples(model)
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
-        plain = torch.cat([_plain_logprobs(model, sample) for sample in samples])
-        _set_packed(model)
-        packed = _packed_logprobs(model, samples)
-    difference, tolerance = float((packed - plain).abs().mean()), TOLERANCE[model.dtype]
-    if not difference <= tolerance:
-        raise ModelError(
-            f"{type(model).__name__} gives a mean log-prob of {float(plain.mean()):.4f} to samples read alone and of "
-            f"{float(packed.mean()):.4f} to the same samples in one row (mean difference {difference:.2g} nats, expected at "
-            f"most {tolerance:g}); this family cannot be trained in packed rows: use another model"
-        )
-
-
 def _read(model: ModelSection) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM
-
     _refuse_missing_folder(model.path)
-    loader: Any = AutoModelForCausalLM
     try:
         with LOADING:
+            loader = loader_of(model.path, revision=model.revision, trust_remote_code=model.trust_remote_code)
             policy, loading = loader.from_pretrained(
                 model.path,
-                dtype=getattr(torch, model.dtype),
+                dtype="auto" if model.dtype == "auto" else getattr(torch, model.dtype),
                 revision=model.revision,
                 trust_remote_code=model.trust_remote_code,
                 attn_implementation="eager",
@@ -108,9 +89,11 @@ def _read(model: ModelSection) -> PreTrainedModel:
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         folder, reason = Path(model.path).absolute(), str(error).strip().partition("\n")[0]
         where = f"from {folder}" if folder.is_dir() else f"(there is no folder {folder}, and from the hub)"
+        advice = "give a folder written by save_pretrained, or the id of one on the hub"
+        if "custom code" in reason:
+            advice = "read that code, and set model.trust_remote_code = true where you trust it"
         raise ModelError(
-            f'model.path = "{model.path}": no causal language model could be loaded {where}: {reason}; give a folder '
-            "written by save_pretrained, or the id of one on the hub"
+            f'model.path = "{model.path}": no causal language model could be loaded {where}: {reason}; {advice}'
         ) from error
     absent = sorted([*loading["missing_keys"], *(str(key) for key in loading["mismatched_keys"])])
     if absent:
@@ -135,6 +118,13 @@ def _refuse_missing_folder(path: str) -> None:
         )
 
 
+def _freeze_what_reads_no_text(model: PreTrainedModel) -> None:
+    outside = outside_text(model)
+    for name, weight in model.named_parameters():
+        if name in outside:
+            weight.requires_grad_(False)
+
+
 def _drop_dropout(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -148,59 +138,3 @@ def _own_storage(model: PreTrainedModel) -> None:
     # Weights mapped from a file lie at odd addresses, and the last bits of a product depend on the alignment.
     for tensor in [*model.parameters(), *model.buffers()]:
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
-
-
-def _set_packed(model: PreTrainedModel) -> None:
-    register_attention()
-    model.set_attn_implementation(PACKED)
-    if attention_of(model) != PACKED:
-        raise ModelError(
-            f"{type(model).__name__} does not let its attention be replaced, so it cannot be trained in packed rows; use a "
-            "model built on transformers' attention interface"
-        )
-
-
-def _random_samples(model: PreTrainedModel) -> list[list[int]]:
-    """Two of equal length, a shorter one, and one that is longer than a short sliding window."""
-    config = model.config.get_text_config()
-    window = getattr(config, "sliding_window", None) or 0
-    last = window + 8 if 0 < window <= LONGEST_CHECKED_WINDOW else 12
-    generator = torch.Generator().manual_seed(0)
-    lengths = [9, 9, 5, last]
-    return [torch.randint(0, config.vocab_size, (length,), generator=generator).tolist() for length in lengths]
-
-
-def _plain_logprobs(model: PreTrainedModel, sample: list[int]) -> Tensor:
-    whole: Any = model
-    tokens = torch.tensor([sample], device=model.device)
-    logits = whole(input_ids=tokens, use_cache=False).logits[0, :-1].float()
-    return logits.log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-
-
-def _packed_logprobs(model: PreTrainedModel, samples: Sequence[list[int]]) -> Tensor:
-    try:
-        return row_logprobs(model, _row_of(samples), temperature=1.0).logprobs
-    except (TypeError, AttributeError) as error:
-        raise ModelError(
-            f"{type(model).__name__} does not take positions and a row's layout ({error}); this family cannot be trained in "
-            "packed rows: use another model"
-        ) from error
-
-
-def _row_of(samples: Sequence[list[int]]) -> Row:
-    """All tokens but each sample's first are trained."""
-    positions = np.concatenate([np.arange(len(sample)) for sample in samples])
-    tokens = np.concatenate([np.array(sample, np.int64) for sample in samples])
-    places = np.arange(len(tokens))
-    trained = positions > 0
-    return Row(
-        tokens=tokens,
-        positions=positions,
-        parents=np.where(trained, places - 1, -1),
-        index=places[trained] - 1,
-        targets=tokens[trained],
-        sample=np.repeat(np.arange(len(samples)), [len(sample) - 1 for sample in samples]),
-        sampler_logprobs=np.zeros(trained.sum(), np.float32),
-        advantages=np.zeros(trained.sum(), np.float32),
-        num_samples=len(samples),
-    )

@@ -1,27 +1,42 @@
-"""One optimizer step: forward and backward over the step's rows, clip, step."""
+"""One optimizer step: forward and backward over the step's rows, clip, step; by one process, or by ranks that share the rows.
+
+Each rank forwards its own rows. Gradients are summed over ranks after every row, the loss and what was seen of tokens are
+gathered, so a step does not depend on the number of ranks but for rounding (A-143).
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
 import torch
 
 from agrpo.errors import ModelError
+from agrpo.policy.balance import StepBalance, step_balance
 from agrpo.policy.logprobs import row_logprobs
+from agrpo.policy.ranks.group import Group
+from agrpo.policy.ranks.sharding import whole, within
+from agrpo.policy.tiles import Read
 from agrpo.records.batch import Row
-from agrpo.records.tokens import StepTotals, TokenInputs, TokenLoss
+from agrpo.records.tokens import StepTotals, TokenInputs, TokenLoss, TopInputs
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from agrpo.aggregations import Aggregation
     from agrpo.losses import Loss
+
+T = TypeVar("T")
+
+
+class NotFinite(ModelError):
+    """The loss or the gradient of a step. Every rank raises it, and its weights and optimizer are as they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +59,11 @@ class UpdateOutcome:
     grad_norm: float
     """Before clipping."""
     rows: Sequence[RowOutcome]
+    """Of all ranks, in the plan's order; on a rank but the first none."""
+    aux_loss: float | None
+    """Of balancing the experts, before its coefficient. None: there is no such loss."""
     forward_seconds: float
+    """Of this rank, as are the other two."""
     backward_seconds: float
     optimizer_seconds: float
 
@@ -60,36 +79,47 @@ def update(
     temperature: float,
     learning_rate: float,
     max_grad_norm: float,
+    on_row: Callable[[], None] = lambda: None,
+    group: Group | None = None,
 ) -> UpdateOutcome:
-    """Take one step at `learning_rate` on the gradient of all rows.
+    """Take one step at `learning_rate` on the gradient of all rows. `on_row` is called after each row's backward.
 
-    A step that trains no token is no step: the caller skips it. Raises `ModelError` where loss or gradient is not
-    finite; weights and optimizer are then as they were.
+    A step that trains no token is no step: the caller skips it. Raises `NotFinite` where loss or gradient is
+    not finite; weights and optimizer are then as they were.
+
+    `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
     """
     assert totals.num_tokens > 0, (
         "a step without a trained token must be skipped: optimizer and schedule stay as they are"
     )
+    group = group or Group(model.device)
     clock = _Clock(model.device)
     passes: list[_Pass] = []
+    balance = step_balance(model, rows, group)
+    forward = partial(_forward, model, loss=loss, aggregation=aggregation, totals=totals, temperature=temperature)
     for row in rows:
-        passes.append(_forward(model, row, loss=loss, aggregation=aggregation, totals=totals, temperature=temperature))
+        work = partial(forward, row) if row.num_trained else partial(_idle, model, row)
+        passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()
         clock.add("backward")
-    summed = math.fsum(float(done.share.detach()) for done in passes)
-    grad_norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
+        on_row()
+    seen = _by_plan(group.everyone([_told(done) for done in passes]))
+    summed = math.fsum(told.share for told in seen)
+    grad_norm = float(whole(torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)))
     if not (math.isfinite(summed) and math.isfinite(grad_norm)):
         optimizer.zero_grad(set_to_none=True)
-        raise _not_finite(passes, summed, grad_norm, learning_rate)
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        raise _not_finite(seen, summed, grad_norm, learning_rate)
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     clock.add("optimizer")
     return UpdateOutcome(
         loss=summed,
         grad_norm=grad_norm,
-        rows=[done.outcome() for done in passes],
+        rows=_by_plan(group.gathered([done.outcome() for done in passes])),
+        aux_loss=math.fsum(group.everyone(balance.loss)) if balance.is_on else None,
         forward_seconds=clock.seconds["forward"],
         backward_seconds=clock.seconds["backward"],
         optimizer_seconds=clock.seconds["optimizer"],
@@ -118,13 +148,15 @@ class _Pass:
 def _forward(
     model: PreTrainedModel, row: Row, *, loss: Loss, aggregation: Aggregation, totals: StepTotals, temperature: float
 ) -> _Pass:
-    read = row_logprobs(model, row, temperature=temperature)
+    with_top = loss.num_top > 0 and row.top is not None
+    read = row_logprobs(model, row, temperature=temperature, with_top=with_top)
     tokens = TokenInputs(
         logprobs=read.logprobs,
         sampler_logprobs=torch.from_numpy(row.sampler_logprobs).to(model.device),
         advantages=torch.from_numpy(row.advantages).to(model.device),
         sample=torch.from_numpy(row.sample).to(model.device),
         num_samples=row.num_samples,
+        top=_top_inputs(row, read) if with_top else None,
     )
     token_loss = loss(tokens)
     share = aggregation(token_loss.loss, tokens, totals)
@@ -137,11 +169,61 @@ def _forward(
     )
 
 
-def _not_finite(passes: Sequence[_Pass], summed: float, grad_norm: float, learning_rate: float) -> ModelError:
-    bad = [number for number, done in enumerate(passes) if not math.isfinite(float(done.share.detach()))]
-    lowest = min(float(done.logprobs.detach().min()) for done in passes if done.logprobs.numel())
-    where = f" (first in row {bad[0]} of {len(passes)})" if bad else ""
-    return ModelError(
+def _balanced(balance: StepBalance, row: Row, forward: Callable[[], _Pass]) -> _Pass:
+    """A forward pass whose share holds the row's part of the balancing loss."""
+    with balance.reading():
+        done = forward()
+    return replace(done, share=done.share + balance.share_of(row))
+
+
+def _idle(model: PreTrainedModel, row: Row) -> _Pass:
+    """A row without a term: a loss of 0 that every weight has a part in, so that all ranks have the same gradients to sum."""
+    one = np.zeros(1, np.int64)
+    read = row_logprobs(model, replace(row, index=one, targets=one, candidates=None, top=None), temperature=1.0)
+    none = read.logprobs.detach()[:0]
+    return _Pass(
+        logprobs=none,
+        entropy=none,
+        sampler_logprobs=none,
+        token_loss=TokenLoss(loss=none),
+        share=0 * read.logprobs.sum(),
+    )
+
+
+def _top_inputs(row: Row, read: Read) -> TopInputs:
+    assert row.top is not None and read.top_logprobs is not None and read.log_rest is not None, (
+        "top tokens were not read"
+    )
+    return TopInputs(
+        logprobs=read.top_logprobs,
+        sampler_logprobs=torch.from_numpy(row.top.logprobs).to(read.top_logprobs.device),
+        log_rest=read.log_rest,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What every rank hears of a row's forward pass."""
+
+    share: float
+    lowest_logprob: float
+
+
+def _told(done: _Pass) -> _Told:
+    logprobs = done.logprobs.detach()
+    return _Told(float(done.share.detach()), float(logprobs.min()) if logprobs.numel() else math.inf)
+
+
+def _by_plan(ranks: Sequence[Sequence[T]]) -> list[T]:
+    """Rows of every rank in the order of a plan, where row `m * R + r` is micro-batch m of rank r of R."""
+    return [row for micro_batch in zip(*ranks, strict=True) for row in micro_batch]
+
+
+def _not_finite(seen: Sequence[_Told], summed: float, grad_norm: float, learning_rate: float) -> NotFinite:
+    bad = [number for number, told in enumerate(seen) if not math.isfinite(told.share)]
+    lowest = min(told.lowest_logprob for told in seen)
+    where = f" (first in row {bad[0]} of {len(seen)})" if bad else ""
+    return NotFinite(
         f"the step's loss is {summed}{where} and its gradient norm {grad_norm} at learning rate {learning_rate:g}, lowest "
         f"log-prob {lowest:.4g}; both must be finite. Weights and optimizer are as they were before the step. Lower "
         'optimizer.learning_rate, train in model.dtype = "float32", or look at the completions of this step'

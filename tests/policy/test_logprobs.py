@@ -13,7 +13,7 @@ from agrpo.errors import ModelError
 from agrpo.losses.clip import Clip
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.logprobs import next_token_logprobs, row_logprobs
-from agrpo.policy.model import verify_packing
+from agrpo.policy.verifying import verify_packing
 from agrpo.records.batch import Row
 from agrpo.records.sample import Sample
 from agrpo.records.tokens import TokenInputs

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from agrpo.policy.model import verify_packing
 from agrpo.policy.probe import make_probe
+from agrpo.policy.verifying import verify_packing
 
 MakeModel = Callable[..., PreTrainedModel]
 

@@ -12,13 +12,14 @@ from transformers import PreTrainedModel
 from agrpo.aggregations import aggregations
 from agrpo.config import OptimizerSection
 from agrpo.errors import ModelError
+from agrpo.losses import Loss, losses
 from agrpo.losses.clip import Clip
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.digest import digest_of, tensor_digests
-from agrpo.policy.model import verify_packing
 from agrpo.policy.optimizer import build_optimizer
 from agrpo.policy.update import UpdateOutcome, update
+from agrpo.policy.verifying import verify_packing
 from agrpo.records.batch import Row
 from agrpo.records.sample import Sample
 from agrpo.records.tokens import StepTotals
@@ -26,6 +27,7 @@ from agrpo.records.tokens import StepTotals
 MakeModel = Callable[..., PreTrainedModel]
 MakeSamples = Callable[..., list[Sample]]
 OPEN = Clip(importance_min=0.0, importance_max=math.inf)
+EVERY_LOSS = pytest.mark.parametrize("loss", losses.names())
 SECTION = OptimizerSection(learning_rate=1e-3)
 
 
@@ -39,6 +41,7 @@ def step(
     rows: list[Row],
     aggregation: str = "token_mean",
     *,
+    loss: Loss = OPEN,
     rate: float = 1e-3,
     max_grad_norm: float = math.inf,
 ) -> UpdateOutcome:
@@ -51,7 +54,7 @@ def step(
         model,
         optimizer,
         rows,
-        loss=OPEN,
+        loss=loss,
         aggregation=aggregations.build(aggregation, {}),
         totals=totals,
         temperature=1.0,
@@ -60,30 +63,34 @@ def step(
     )
 
 
-def gradient_of(model: PreTrainedModel, rows: list[Row], aggregation: str) -> tuple[UpdateOutcome, torch.Tensor]:
+def gradient_of(
+    model: PreTrainedModel, rows: list[Row], aggregation: str, loss: str = "clip"
+) -> tuple[UpdateOutcome, torch.Tensor]:
     """A plain step of rate 1 moves each weight by its gradient."""
     before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    outcome = step(model, torch.optim.SGD(model.parameters()), rows, aggregation, rate=1.0)
+    chosen = losses.build(loss, {"importance_min": 0.3, "importance_max": 30.0})
+    outcome = step(model, torch.optim.SGD(model.parameters()), rows, aggregation, rate=1.0, loss=chosen)
     return outcome, before - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
 @pytest.mark.spec("K29", "A-143")
 @pytest.mark.parametrize("aggregation", aggregations.names())
+@EVERY_LOSS
 def test_loss_gradient_and_measures_do_not_depend_on_the_split(
-    aggregation: str, make_model: MakeModel, make_samples: MakeSamples
+    loss: str, aggregation: str, make_model: MakeModel, make_samples: MakeSamples
 ):
     samples = make_samples([5, 11], trained=[2, 6])
     results: list[tuple[UpdateOutcome, torch.Tensor]] = []
     for split in ([[0, 1]], [[0], [1]], [[1], [0]]):
         model = make_model("qwen3").double()
         verify_packing(model)
-        results.append(gradient_of(model, rows_of(samples, split), aggregation))
+        results.append(gradient_of(model, rows_of(samples, split), aggregation, loss))
     whole, gradient = results[0]
     for outcome, other in results[1:]:
         assert outcome.loss == pytest.approx(whole.loss, rel=1e-6)
         assert outcome.grad_norm == pytest.approx(whole.grad_norm, rel=1e-6)
         assert (other - gradient).norm() <= 1e-6 * gradient.norm()
-        for name in ("importance_ratio", "masked", "clipped_low", "clipped_high"):
+        for name in whole.rows[0].measures:
             ours, theirs = (
                 np.sort(np.concatenate([row.measures[name] for row in result.rows])) for result in (outcome, whole)
             )
@@ -91,13 +98,14 @@ def test_loss_gradient_and_measures_do_not_depend_on_the_split(
 
 
 @pytest.mark.spec("K28")
-def test_row_without_a_trained_token_changes_nothing(make_model: MakeModel, make_samples: MakeSamples):
+@EVERY_LOSS
+def test_row_without_a_trained_token_changes_nothing(loss: str, make_model: MakeModel, make_samples: MakeSamples):
     samples = make_samples([5, 7, 6], trained=[2, 0, 3])
     gradients: list[torch.Tensor] = []
     for split in ([[0], [1], [2]], [[0], [2]]):
         model = make_model("llama")
         verify_packing(model)
-        gradients.append(gradient_of(model, rows_of(samples, split), "token_mean")[1])
+        gradients.append(gradient_of(model, rows_of(samples, split), "token_mean", loss)[1])
     assert gradients[0].norm() > 0 and torch.equal(gradients[0], gradients[1])
 
 
@@ -164,7 +172,7 @@ def train(model: PreTrainedModel, make_samples: MakeSamples, steps: int) -> str:
     optimizer = build_optimizer(model, replace(SECTION, weight_decay=0.01))
     for number in range(steps):
         samples = make_samples([9, 14, 9, 6, 14], seed=number)
-        rows = rows_of(samples, Sequence().place([9, 14, 9, 6, 14], 30))
+        rows = rows_of(samples, Sequence().place(samples, 30))
         step(model, optimizer, rows, max_grad_norm=1.0)
     return digest_of(tensor_digests(model))
 

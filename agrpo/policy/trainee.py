@@ -1,0 +1,371 @@
+"""The policy in training: its weights and its optimizer, in one process or shared out over several.
+
+What all ranks must do together is a *deed*: rank 0 announces it, and every rank calls it with the trainee it holds. Rank 0
+alone decides, so the deeds are few: begin, update, probe, and one whole tensor out of the shards or into them.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+from agrpo.errors import AgrpoError
+from agrpo.policy.determinism import make_deterministic, seed_draws
+from agrpo.policy.flops import Arithmetic, arithmetic_of
+from agrpo.policy.model import load_policy
+from agrpo.policy.optimizer import build_optimizer
+from agrpo.policy.peak import peak_flops_per_second
+from agrpo.policy.precision import computed_in
+from agrpo.policy.probe import make_probe
+from agrpo.policy.ranks.group import Group
+from agrpo.policy.ranks.sharding import take_share, whole
+from agrpo.policy.update import NotFinite, UpdateOutcome, update
+from agrpo.records.batch import Row
+from agrpo.records.progress import Probe
+from agrpo.records.tokens import StepTotals
+from agrpo.tensors import trained_tensors
+from agrpo.tensors.file import fill_from, save_tensors
+from agrpo.tensors.moments import moments_of, renew_moments, reset_moments, step_counts
+from agrpo.tensors.whole import share_out
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from transformers import PreTrainedModel
+
+    from agrpo.aggregations import Aggregation
+    from agrpo.config import AdapterSection, ModelSection, OptimizerSection, RunConfig
+    from agrpo.losses import Loss
+
+logger = logging.getLogger(__name__)
+
+
+class Recruits(Protocol):
+    """Who brings the further ranks of a trainee, and knows what became of them."""
+
+    def can_be(self, size: int) -> bool:
+        """Whether so many ranks find a device each."""
+        ...
+
+    def form(self, size: int) -> Group:
+        """A group of so many, whose rank 0 is this process; the group before is no more."""
+        ...
+
+    def check(self) -> None:
+        """Raise `LearnerRankLost` where a rank is gone or silent."""
+        ...
+
+    def lost(self) -> AgrpoError | None:
+        """The error of the rank that is why something failed just now; None: none is."""
+        ...
+
+
+class Trainee:
+    """One rank's hold of the policy in training. All but rank 0's `follow`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimizer: Optimizer,
+        *,
+        origin: Origin | None = None,
+        group: Group | None = None,
+        recruits: Recruits | None = None,
+    ) -> None:
+        """`origin`: what it was made of. `recruits`: None for a process alone, and for another rank than the first."""
+        self.model = model
+        self.optimizer = optimizer
+        self.group = group or Group(model.device)
+        self.num_tokens = 0
+        """Tokens forwarded since the start of the run."""
+        self.num_prompts = 0
+        """Prompts consumed since the start of the run."""
+        self.peak_flops_per_second: float | None = None
+        """Most that all training devices together can do. None: unknown, or not asked for."""
+        self.origin = origin
+        self._recruits = recruits
+        self._lock = threading.RLock()
+        """One deed at a time: weights are pushed from a thread of their own."""
+        self._share_out()
+
+    @cached_property
+    def arithmetic(self) -> Arithmetic | None:
+        """Of the model's passes over a row. None: its family is not known."""
+        return arithmetic_of(self.model)
+
+    @property
+    def device(self) -> str:
+        """Kind of device that the weights are on, such as `cpu`."""
+        return self.model.device.type
+
+    def find_peak(self) -> None:
+        """Look up or measure what the training devices can do, where a model's arithmetic can be held against it."""
+        if self.arithmetic is not None:
+            peak = peak_flops_per_second(self.model.device, computed_in(self.model))
+            self.peak_flops_per_second = None if peak is None else peak * self.group.size
+
+    def update(self, rows: Sequence[Row], step: UpdateSettings, on_row: Callable[[], None]) -> UpdateOutcome:
+        """One optimizer step, with the rows dealt out to the ranks: see `policy.update.update`. `on_row` is rank 0's."""
+        return self._together(Update(step), (rows, on_row))
+
+    def probe(self, seed: int) -> Probe:
+        """See `policy.probe.make_probe`."""
+        return self._together(MakeProbe(seed))
+
+    def begin_again(self) -> None:
+        """Take the weights that training began with, and an optimizer that has seen nothing."""
+        assert self.origin is not None, "nobody knows what this trainee was made of"
+        with self._lock, self._named():
+            self.group.announce(Begin(self.origin))
+            self.model, self.optimizer = self.origin.load(self.group)
+        self.num_tokens = self.num_prompts = 0
+        self._share_out()
+
+    def become(self, size: int) -> None:
+        """Be shared out over so many ranks from now on, weights and optimizer as they are, where that can be.
+
+        What a plan does bit for bit depends on how many ranks carry it out.
+        """
+        if size == self.group.size or self._recruits is None or not self._recruits.can_be(size):
+            return
+        num_tokens, num_prompts = self.num_tokens, self.num_prompts
+        logger.info("the policy goes from %d processes to %d", self.group.size, size)
+        with tempfile.TemporaryDirectory(prefix="agrpo-ranks-") as folder:
+            weights, moments = Path(folder, "weights"), Path(folder, "moments")
+            save_tensors(trained_tensors(self.model), weights)
+            save_tensors(moments_of(self.model, self.optimizer), moments)
+            steps = step_counts(self.model, self.optimizer)
+            self.group = self._recruits.form(size)
+            self.begin_again()
+            fill_from(weights, trained_tensors(self.model))
+            renew_moments(self.model, self.optimizer, steps)
+            fill_from(moments, moments_of(self.model, self.optimizer))
+        self.num_tokens, self.num_prompts = num_tokens, num_prompts
+
+    def check(self) -> None:
+        """Raise `LearnerRankLost` where a rank is gone or silent."""
+        if self._recruits is not None:
+            self._recruits.check()
+
+    def gather(self, name: str, moment: str | None) -> Tensor:
+        """A weight in one piece, or a moment of it."""
+        return self._together(Gather(name, moment))
+
+    def scatter(self, name: str, moment: str | None, whole: Tensor) -> None:
+        """Fill the shards of a weight, or of a moment of it."""
+        self._together(Scatter(name, moment), whole)
+
+    def reset_moments(self, steps: Mapping[str, float]) -> None:
+        """See `agrpo.tensors.moments.reset_moments`."""
+        self._together(ResetMoments(dict(steps)))
+
+    def share(self, name: str, moment: str | None) -> Tensor:
+        """What this rank holds of a weight, or of a moment of it."""
+        weight = self._weights[name]
+        return weight.detach() if moment is None else self.optimizer.state[weight][moment]
+
+    def _share_out(self) -> None:
+        self._weights = dict(self.model.named_parameters())
+        if self.group.mesh is not None:
+            share_out(self.model, _Shards(self))
+
+    def _together(self, deed: Deed, given: Any = None) -> Any:
+        with self._lock, self._named():
+            self.group.announce(deed)
+            return deed(self, given)
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Where a rank is lost, every other one fails at what it did with it: the cause is told instead."""
+        try:
+            yield
+        except AgrpoError:
+            raise
+        except RuntimeError as error:
+            cause = None if self._recruits is None else self._recruits.lost()
+            if cause is None:
+                raise
+            raise cause from error
+
+
+class _Shards:
+    """A trainee as its model knows it: without keeping it, or itself, alive."""
+
+    def __init__(self, trainee: Trainee) -> None:
+        self._trainee = ref(trainee)
+
+    def gather(self, name: str, moment: str | None) -> Tensor:
+        return self._alive.gather(name, moment)
+
+    def scatter(self, name: str, moment: str | None, whole: Tensor) -> None:
+        self._alive.scatter(name, moment, whole)
+
+    def reset_moments(self, steps: Mapping[str, float]) -> None:
+        self._alive.reset_moments(steps)
+
+    @property
+    def _alive(self) -> Trainee:
+        trainee = self._trainee()
+        assert trainee is not None, "the trainee whose weights these are is no more"
+        return trainee
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a trainee is made of, in any process."""
+
+    model: ModelSection
+    adapter: AdapterSection
+    optimizer: OptimizerSection
+    seed: int
+    micro_tokens: int | None = None
+    """Most tokens of a row; None: it is not known."""
+    threads: int | None = None
+    """Of torch on a CPU, for all ranks together. None: as the process has them."""
+
+    @classmethod
+    def of(cls, config: RunConfig, threads: int | None = None) -> Origin:
+        return cls(
+            model=config.model,
+            adapter=config.adapter,
+            optimizer=config.optimizer,
+            seed=config.run.seed,
+            micro_tokens=config.step.micro_tokens,
+            threads=threads,
+        )
+
+    def load(self, group: Group) -> tuple[PreTrainedModel, Optimizer]:
+        """The weights that training begins with, as this rank of the group holds them."""
+        if self.threads is not None:
+            make_deterministic(max(1, self.threads // group.size))
+        device = str(group.device)
+        model = load_policy(
+            self.model, device, adapter=self.adapter, seed=self.seed, group=group, micro_tokens=self.micro_tokens
+        )
+        return model, build_optimizer(model, self.optimizer)
+
+
+def begin(origin: Origin, group: Group | None = None, recruits: Recruits | None = None) -> Trainee:
+    """As rank 0, have all ranks load the trainee. `group`: None for a process alone, on its first GPU or the CPU."""
+    group = group or Group()
+    group.announce(Begin(origin))
+    model, optimizer = origin.load(group)
+    return Trainee(model, optimizer, origin=origin, group=group, recruits=recruits)
+
+
+def follow(group: Group) -> None:
+    """As another rank, do what rank 0 announces, until it says that all is done."""
+    trainee: Trainee | None = None
+    while (deed := group.hear()) is not None:
+        if isinstance(deed, Begin):
+            trainee = None  # before the next one is loaded: there is no room for two
+            trainee = Trainee(*deed.origin.load(group), origin=deed.origin, group=group)
+        else:
+            assert trainee is not None, "rank 0 begins with a trainee"
+            with suppress(NotFinite):  # rank 0 says what comes of it
+                deed(trainee)
+    group.leave()
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Load the trainee anew."""
+
+    origin: Origin
+
+
+class Deed(Protocol):
+    """What all ranks do with the trainee at the same time."""
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> Any:
+        """`given`: what rank 0 alone has. What it returns is for rank 0."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSettings:
+    """What decides an optimizer step beside its rows."""
+
+    loss: Loss
+    aggregation: Aggregation
+    totals: StepTotals
+    temperature: float
+    learning_rate: float
+    max_grad_norm: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An optimizer step. Given: all rows in the plan's order, and what to call after each of rank 0's."""
+
+    step: UpdateSettings
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> UpdateOutcome:
+        rows, on_row = given or ([], lambda: None)
+        group, step = trainee.group, self.step
+        mine = group.dealt([rows[rank :: group.size] for rank in range(group.size)])
+        seed_draws(step.seed)
+        return update(
+            trainee.model,
+            trainee.optimizer,
+            mine,
+            loss=step.loss,
+            aggregation=step.aggregation,
+            totals=step.totals,
+            temperature=step.temperature,
+            learning_rate=step.learning_rate,
+            max_grad_norm=step.max_grad_norm,
+            on_row=on_row,
+            group=group,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MakeProbe:
+    """The probe of the weights as they are."""
+
+    seed: int
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> Probe:
+        return make_probe(trainee.model, self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """A weight in one piece, or a moment of it."""
+
+    name: str
+    moment: str | None
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> Tensor:
+        return whole(trainee.share(self.name, self.moment))
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """Shards of a weight filled, or of a moment of it. Given: the whole of it."""
+
+    name: str
+    moment: str | None
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> None:
+        take_share(trainee.share(self.name, self.moment), given)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetMoments:
+    """The optimizer's state forgotten, and begun anew for these weights."""
+
+    steps: dict[str, float]
+
+    def __call__(self, trainee: Trainee, given: Any = None) -> None:
+        reset_moments(trainee.model, trainee.optimizer, self.steps)
