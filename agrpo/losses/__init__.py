@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from agrpo.records.tokens import TokenInputs, TokenLoss
 from agrpo.registry import Registry
@@ -10,6 +10,10 @@ from agrpo.registry import Registry
 
 class Loss(Protocol):
     """An objective. Its fields are its knobs."""
+
+    num_top: ClassVar[int]
+    """Most likely tokens of the sampler that it reads at each trained token (`TokenInputs.top`), where a run's file does not
+    say how many; 0: it reads none."""
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss `[N]`, to be minimised."""

@@ -5,7 +5,7 @@ Schulman et al., arXiv:1707.06347; Shao et al., arXiv:2402.03300; an upper width
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ class Clip:
     """A token whose ratio is lower leaves the loss. 0 keeps all."""
     importance_max: Annotated[float, Field(ge=1)] = 5.0
     """A token whose ratio is higher leaves the loss. inf keeps all."""
+
+    num_top: ClassVar[int] = 0
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss. Measures: `importance_ratio`, and whether a token is `masked`, `clipped_low`, `clipped_high`."""

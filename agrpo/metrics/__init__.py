@@ -38,9 +38,13 @@ class StepFacts:
     """Most tokens a row may hold."""
     loss: float
     grad_norm: float
+    aux_loss: float | None = None
+    """Of balancing the experts of a mixture, before its coefficient. None: there is no such loss."""
     num_tokens: int
     """Tokens forwarded since the start of the run, this step's included."""
     timings: StepTimings
+    peak_flops_per_second: float | None = None
+    """Most that all training devices together can do. None: unknown."""
 
     @property
     def num_forwarded_tokens(self) -> int:
@@ -49,7 +53,14 @@ class StepFacts:
 
     @property
     def num_trained_tokens(self) -> int:
+        """Of all samples: a token that carries the loss of two counts twice."""
         return sum(sample.num_trained_tokens for sample in self.samples)
+
+    @property
+    def flops(self) -> int | None:
+        """Of the rows' forward and backward passes; None: not known of every row."""
+        known = [row.flops for row in self.rows if row.flops is not None]
+        return sum(known) if len(known) == len(self.rows) else None
 
 
 def mean(values: Iterable[float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Batch: what a step was made of (A-282, A-337 to A-345, A-347). Tokens are counted as they were forwarded."""
+"""Batch: what a step was made of (A-282, A-337 to A-347). Tokens are counted as they were forwarded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "batch/trained_tokens_per_step": facts.num_trained_tokens,
         "batch/samples_per_step": len(facts.samples),
         "batch/groups_per_step": len(facts.plan.tickets),
-        "batch/microbatches_per_step": len(rows),
-        "batch/masked_token_frac": ratio(
-            facts.num_forwarded_tokens - facts.num_trained_tokens, facts.num_forwarded_tokens
-        ),
+        "batch/microbatches_per_step": len(rows) // facts.plan.ranks,
+        "batch/masked_token_frac": ratio(_num_masked(facts), facts.num_forwarded_tokens),
         "batch/samples_per_row": mean(row.num_samples for row in rows),
         "batch/row_tokens_mean": mean(row.num_tokens for row in rows),
         "batch/row_tokens_max": max((row.num_tokens for row in rows), default=None),
         "batch/row_fill_frac": mean(row.num_tokens / facts.micro_tokens for row in rows),
         "batch/row_imbalance": _imbalance([row.attention_cost for row in rows]),
         "batch/packing_ratio": ratio(sum(sample.num_tokens for sample in facts.samples), facts.num_forwarded_tokens),
+        "batch/pad_frac": ratio(_num_padding(facts), facts.num_forwarded_tokens),
         "batch/dropped_oversize_count": _num_oversize(facts),
     }
+
+
+def _num_masked(facts: StepFacts) -> int:
+    """Forwarded tokens that carry no loss."""
+    shared = sum(row.num_shared_terms for row in facts.rows)
+    return facts.num_forwarded_tokens - (facts.num_trained_tokens - shared)
+
+
+def _num_padding(facts: StepFacts) -> int:
+    """Tokens of rows that hold no sample: what a process forwards where others have one more row than it."""
+    return sum(row.num_tokens for row in facts.rows if not row.num_samples)
 
 
 def _imbalance(costs: list[int]) -> float | None:

@@ -68,6 +68,9 @@ _ENDED = "rollouts that the model ended"
 _UPDATES = "steps that trained"
 _STEP_TIME = "wall seconds of the steps"
 _SYNCS = "weight syncs"
+_PARTED = "weight syncs of steps that have it"
+_WAITED = "groups that waited"
+_POLLS = "polls of the servers"
 
 MEASURES: tuple[Measure, ...] = (
     _measure(
@@ -131,11 +134,19 @@ MEASURES: tuple[Measure, ...] = (
         "ratio",
         "A-297",
         _TOKENS,
-        "Probability when trained over probability when sampled, before any masking.",
+        "Probability when trained over probability when sampled, before any masking; cut at e^±20.",
     ),
     _measure("sampling/importance_sampling_ratio/max", "ratio", "A-297", _TOKENS, "The largest."),
     _measure("sampling/masked_mean", "share", "A-298", _TOKENS, "Left out of the loss: the ratio is out of bounds."),
+    _measure(
+        "sampling/sampler_mass",
+        "share",
+        "A-299",
+        _TOKENS,
+        "Of the sampler's distribution, what its most likely tokens hold.",
+    ),
     _measure("entropy", "nats", "A-300", _TOKENS, "Of the policy's distribution for the token."),
+    _measure("aux_loss", "loss", "A-301", _UPDATES, "Of balancing a mixture's experts, before its coefficient."),
     _measure("clip_ratio/region_mean", "share", "A-302", _TOKENS, "Outside the trust region, where the clip acts."),
     _measure("clip_ratio/low_mean", "share", "A-303", _TOKENS, "Below it, with a negative advantage."),
     _measure("clip_ratio/low_min", "share", "A-304", _SAMPLES, "The smallest share below it of one sample."),
@@ -164,7 +175,21 @@ MEASURES: tuple[Measure, ...] = (
     _measure("rollout/queue_size", "samples", "A-316", "steps", "Scored, and waiting when the step began to choose."),
     _measure("rollout/score_s", "s", "A-317", _GROUPS, "That all rewards of the group together took."),
     _measure("rollout/score_wait_s", "s", "A-317", _GROUPS, "From the group's end to its scoring."),
-    _measure("rollout/backpressure_s", "s", "A-319", "groups that waited", "Could not begin: run-ahead was used up."),
+    _measure("rollout/score_block_s", "s", "A-318", _WAITED, "Could not begin: `async.scoring_queue` was full."),
+    _measure("rollout/backpressure_s", "s", "A-319", _WAITED, "Could not begin: run-ahead was used up."),
+    _measure("rollout/load_wait_s", "s", "agrpo", _WAITED, "Could not begin: the live cap was reached."),
+    _measure(
+        "rollout/ceiling_wait_s", "s", "agrpo", _WAITED, "Could not begin: `async.max_concurrent_rollouts` was reached."
+    ),
+    _measure(
+        "rollout/vllm_retry_count", "requests", "A-320", "requests", "Asked again: no answer, or none that is whole."
+    ),
+    _measure(
+        "rollout/vllm_kv_cache_usage_frac", "share", "A-321", _POLLS, "KV cache in use of the server that is fullest."
+    ),
+    _measure("rollout/vllm_running_requests", "requests", "A-322", _POLLS, "Being decoded, over all servers."),
+    _measure("rollout/vllm_queued_requests", "requests", "A-323", _POLLS, "Accepted, not scheduled, over all servers."),
+    _measure("rollout/vllm_preemption_count", "requests", "A-324", "requests", "Preempted; by each weight sync too."),
     _measure("sample/forwarded_tokens_mean", "tokens", "A-332", _SAMPLES, "Tokens of a sample."),
     _measure("sample/forwarded_tokens_max", "tokens", "A-332", _SAMPLES, "The most."),
     _measure("sample/trained_tokens_mean", "tokens", "A-333", _SAMPLES, "Tokens of a sample that carry loss."),
@@ -176,7 +201,9 @@ MEASURES: tuple[Measure, ...] = (
     _measure("batch/trained_tokens_per_step", "tokens", "A-337", "steps", "Tokens that carry loss."),
     _measure("batch/samples_per_step", "samples", "A-338", "steps", "Training sequences."),
     _measure("batch/groups_per_step", "groups", "A-338", "steps", "Groups that were trained."),
-    _measure("batch/microbatches_per_step", "rows", "A-339", "steps", "Rows: one forward and one backward pass each."),
+    _measure(
+        "batch/microbatches_per_step", "micro-batches", "A-339", "steps", "Forward and backward passes of a process."
+    ),
     _measure("batch/masked_token_frac", "share", "A-340", "forwarded tokens", "Not trained: prompts, tool results."),
     _measure("batch/samples_per_row", "samples", "A-341", "rows", "Training sequences of a row."),
     _measure("batch/row_tokens_mean", "tokens", "A-342", "rows", "Forwarded tokens of a row."),
@@ -193,6 +220,9 @@ MEASURES: tuple[Measure, ...] = (
         "Tokens of the samples per token; 1: none is shared.",
     ),
     _measure(
+        "batch/pad_frac", "share", "A-346", "forwarded tokens", "In rows of no sample, which make processes even."
+    ),
+    _measure(
         "batch/dropped_oversize_count", "samples", "A-347", "samples", "Dropped: longer than `step.micro_tokens`."
     ),
     _measure("perf/step_s", "s", "A-348", "steps", "Wall time since the step before was done."),
@@ -201,7 +231,9 @@ MEASURES: tuple[Measure, ...] = (
     _measure("perf/optimizer_s", "s", "A-350", _UPDATES, "Clipping the gradient, and the optimizer."),
     _measure("perf/rollout_wait_s", "s", "A-351", "steps", "The learner waits for scored groups."),
     _measure("perf/weight_sync_s", "s", "A-352", _SYNCS, "Publishing weights, counted in the step after."),
-    _measure("perf/weight_sync_transfer_s", "s", "A-353", _SYNCS, "Writing them: a part of it."),
+    _measure("perf/weight_sync_pause_s", "s", "A-353", _PARTED, "Pausing and resuming servers: a part of it."),
+    _measure("perf/weight_sync_barrier_s", "s", "A-353", _PARTED, "Waiting for the learner's other processes."),
+    _measure("perf/weight_sync_transfer_s", "s", "A-353", _SYNCS, "Writing and sending them: a part of it."),
     _measure(
         "perf/fwd_bwd_forwarded_tokens_per_s",
         "tokens/s",
@@ -211,6 +243,20 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _measure("perf/wall_clock_forwarded_tokens_per_s", "tokens/s", "A-354", _STEP_TIME, "Tokens of the steps' rows."),
     _measure("perf/wall_clock_trained_tokens_per_s", "tokens/s", "A-355", _STEP_TIME, "Tokens that carry loss."),
+    _measure(
+        "perf/fwd_bwd_mfu",
+        "share",
+        "A-356",
+        "what the training devices can do in the passes",
+        "FLOPs that the model needs for the steps' rows.",
+    ),
+    _measure(
+        "perf/wall_clock_mfu",
+        "share",
+        "A-356",
+        "what the training devices can do in the steps",
+        "FLOPs that the model needs for the steps' rows.",
+    ),
 )
 """In the order of the specification."""
 

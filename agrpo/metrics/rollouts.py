@@ -1,8 +1,11 @@
-"""Rollouts: how the groups of a step came about (A-307 to A-312, A-315 to A-317, A-319), over all consumed groups."""
+"""Rollouts: how the groups of a step came about (A-307 to A-312, A-315 to A-324), over all consumed groups."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from agrpo.metrics import StepFacts, mean, ratio
+from agrpo.records.pace import Pace
 
 
 def measure(facts: StepFacts) -> dict[str, float | None]:
@@ -29,19 +32,46 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "rollout/failed_count": sum(not prompted for group in groups for prompted in group.num_prompt_tokens),
         "rollout/queue_size": facts.plan.num_queued_samples,
         **_pace(facts),
+        **_servers(facts),
         **_scoring(facts),
     }
 
 
 def _pace(facts: StepFacts) -> dict[str, float | None]:
-    """As the generator was doing when it began each group."""
+    """As the generator was doing when it began each group; a wait is of the groups that waited."""
     paces = [group.pace for group in facts.consumed if group.pace]
-    waits = [pace.backpressure_seconds for pace in paces if pace.backpressure_seconds is not None]
     return {
         "rollout/concurrency": mean(pace.concurrency for pace in paces),
         "rollout/concurrency_cap": mean(pace.concurrency_cap for pace in paces),
-        "rollout/backpressure_s": mean(waits),
+        "rollout/backpressure_s": _mean_wait(pace.backpressure_seconds for pace in paces),
+        "rollout/load_wait_s": _mean_wait(pace.load_wait_seconds for pace in paces),
+        "rollout/ceiling_wait_s": _mean_wait(pace.ceiling_wait_seconds for pace in paces),
+        "rollout/score_block_s": _mean_wait(pace.score_block_seconds for pace in paces),
     }
+
+
+def _mean_wait(waits: Iterable[float | None]) -> float | None:
+    return mean(wait for wait in waits if wait is not None)
+
+
+def _servers(facts: StepFacts) -> dict[str, float | None]:
+    """As the engine's servers said while each group came about; nothing where they said nothing."""
+    paces = [group.pace for group in facts.consumed if group.pace and group.pace.num_polls]
+    if not paces:
+        return {}
+    return {
+        "rollout/vllm_kv_cache_usage_frac": _over_polls((pace, pace.kv_cache_usage) for pace in paces),
+        "rollout/vllm_running_requests": _over_polls((pace, pace.running_requests) for pace in paces),
+        "rollout/vllm_queued_requests": _over_polls((pace, pace.queued_requests) for pace in paces),
+        "rollout/vllm_preemption_count": sum(pace.preemptions or 0 for pace in paces),
+        "rollout/vllm_retry_count": sum(pace.retries or 0 for pace in paces),
+    }
+
+
+def _over_polls(means: Iterable[tuple[Pace, float | None]]) -> float | None:
+    """The mean over all polls, of each group's mean over its own."""
+    known = [(pace.num_polls, value) for pace, value in means if value is not None]
+    return ratio(sum(polls * value for polls, value in known), sum(polls for polls, _ in known))
 
 
 def _scoring(facts: StepFacts) -> dict[str, float | None]:

@@ -12,4 +12,5 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "learning_rate": facts.plan.learning_rate,
         "loss": facts.loss if trained else None,
         "grad_norm": facts.grad_norm if trained else None,
+        "aux_loss": facts.aux_loss if trained else None,
     }

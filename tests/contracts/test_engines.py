@@ -13,10 +13,11 @@ from typing import TypeVar
 import pytest
 
 from agrpo.config import ModelSection
-from agrpo.engines import Engine, engines
+from agrpo.engines import Engine, Needs, engines
 from agrpo.errors import EngineError, MissingPackage
 from agrpo.records.rollout import StopReason
 from agrpo.records.sampling import CompletionRequest, Sampling
+from tests.vllm_like import Options, Server
 
 T = TypeVar("T")
 PROMPT = [12, 40, 77, 101, 33]
@@ -29,22 +30,32 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def ask(engine_name: str, tiny_model: Path) -> Callable[..., object]:
-    """`ask(body)`: what `body(engine)` gives, for an engine that serves the tiny model as version 5."""
+    """`ask(body)`: what `body(engine)` gives, for an engine that serves the tiny model as version 5.
 
-    def asked(body: Callable[[Engine], Awaitable[T]], *, load: bool = True) -> T:
-        async def main() -> T:
-            try:
-                engine = engines.build(engine_name, {})(ModelSection(path=str(tiny_model)))
-            except MissingPackage as error:
-                pytest.skip(str(error))
-            try:
-                if load:
-                    await engine.load(tiny_model, 5)
-                return await body(engine)
-            finally:
-                await engine.close()
+    An engine of servers has one that speaks vLLM; `truncated`: it was started to return candidates.
+    """
 
-        return asyncio.run(main())
+    def asked(body: Callable[[Engine], Awaitable[T]], *, load: bool = True, truncated: bool = False) -> T:
+        if engine_name != "vllm":
+            return asyncio.run(answered(body, {}, load=load, needs=Needs()))
+        sampling = Sampling(top_k=6, max_completion_length=10) if truncated else Sampling(max_completion_length=10)
+        with Server(tiny_model, Options(return_sampling_mask=truncated)) as server:
+            settings = {"base_urls": [server.url], "start_seconds": 20.0}
+            return asyncio.run(answered(body, settings, load=load, needs=Needs(sampling=sampling)))
+
+    async def answered(
+        body: Callable[[Engine], Awaitable[T]], settings: dict[str, object], *, load: bool, needs: Needs
+    ) -> T:
+        try:
+            engine = engines.build(engine_name, settings)(ModelSection(path=str(tiny_model)), needs)
+        except MissingPackage as error:
+            pytest.skip(str(error))
+        try:
+            if load:
+                await engine.load(tiny_model, 5)
+            return await body(engine)
+        finally:
+            await engine.close()
 
     return asked
 
@@ -117,7 +128,7 @@ def test_the_most_likely_tokens_are_kept_where_they_are_asked_for(ask):
 
 @pytest.mark.spec("A-166")
 def test_a_truncated_distribution_comes_with_its_candidates(ask):
-    for turn in ask(lambda engine: engine.complete(requests_of(range(3), top_k=6, top_p=0.9))):
+    for turn in ask(lambda engine: engine.complete(requests_of(range(3), top_k=6, top_p=0.9)), truncated=True):
         for token, candidates in zip(turn.output_ids, turn.output_sampling_mask, strict=True):
             assert token in candidates
             assert len(candidates) == len({*candidates}) <= 6
@@ -151,7 +162,7 @@ def test_an_engine_that_can_reproduce_repeats_a_call_bit_for_bit(engine_name: st
 
 
 def test_next_token_log_probs_are_those_of_a_distribution(ask):
-    logprobs = ask(lambda engine: engine.next_token_logprobs(PROMPT, [0, 9, 200]))
+    [logprobs] = ask(lambda engine: engine.next_token_logprobs(PROMPT, [0, 9, 200]))
     assert len(logprobs) == 3
     assert all(-math.inf < logprob <= 0 for logprob in logprobs)
     assert sum(map(math.exp, logprobs)) <= 1 + 1e-6

@@ -8,25 +8,37 @@ import pytest
 import torch
 
 from agrpo.aggregations import aggregations
+from agrpo.errors import RecordError
 from agrpo.losses import losses
-from agrpo.records.tokens import StepTotals, TokenInputs
+from agrpo.records.tokens import StepTotals, TokenInputs, TopInputs
 
 EACH = pytest.mark.parametrize(("loss", "aggregation"), [(a, b) for a in losses.names() for b in aggregations.names()])
 
 
 def inputs(lengths: list[int], first: int = 0) -> TokenInputs:
-    """Random tokens of samples with these trained lengths; the same for the same `first` and lengths."""
+    """Random tokens of samples with these trained lengths; the same for the same `first` and lengths.
+
+    The sampler's most likely tokens are the trained one and two more, of which the second is missing at every other place.
+    """
     generator = torch.Generator().manual_seed(first)
     sample = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths, dtype=torch.long))
     sampler = -torch.rand(len(sample), generator=generator, dtype=torch.float64)
     advantages = torch.randn(len(lengths), generator=generator, dtype=torch.float64)
-    moved = sampler + 0.3 * torch.randn(len(sample), generator=generator, dtype=torch.float64)
+    moved = (sampler + 0.3 * torch.randn(len(sample), generator=generator, dtype=torch.float64)).requires_grad_()
+    top = torch.stack(
+        [sampler, sampler - 2.0, (sampler - 3.0).index_fill(0, torch.arange(0, len(sample), 2), -torch.inf)], 1
+    )
     return TokenInputs(
-        logprobs=moved.requires_grad_(),
+        logprobs=moved,
         sampler_logprobs=sampler,
         advantages=advantages[sample],
         sample=sample,
         num_samples=len(lengths),
+        top=TopInputs(
+            logprobs=top - sampler[:, None] + moved[:, None],
+            sampler_logprobs=top,
+            log_rest=(moved - 4.0).detach(),
+        ),
     )
 
 
@@ -37,6 +49,16 @@ def test_loss_and_measures_have_one_value_per_token(name: str):
     assert result.loss.shape == (8,) and result.loss.requires_grad and result.loss.isfinite().all()
     assert all(measure.shape == (8,) and not measure.requires_grad for measure in result.measures.values())
     assert {"importance_ratio", "masked", "clipped_low", "clipped_high"} <= set(result.measures)
+
+
+@pytest.mark.parametrize("name", losses.names())
+def test_loss_that_needs_no_top_tokens_reads_none(name: str):
+    loss, tokens = losses.build(name, {}), inputs([3, 5])
+    if loss.num_top > 0:
+        with pytest.raises(RecordError, match=name):
+            loss(replace(tokens, top=None))
+    else:
+        assert torch.equal(loss(replace(tokens, top=None)).loss, loss(tokens).loss)
 
 
 @pytest.mark.spec("K28")

@@ -52,12 +52,11 @@ def history(row: Row, term: int) -> list[int]:
 @EACH
 @pytest.mark.parametrize("seed", range(5))
 def test_every_sample_is_placed_once_within_the_budget(name: str, seed: int):
-    packing = packings.build(name, {})
-    lengths = [random.Random(seed).randint(1, 30) for _ in range(40)]
-    rows = packing.place(lengths, 64)
-    assert sorted(number for row in rows for number in row) == list(range(40))
-    assert all(sum(lengths[number] for number in row) <= 64 for row in rows)
-    assert packings.build(name, {}).place(lengths, 64) == rows
+    packing, given = packings.build(name, {}), [*samples(seed), *samples(seed + 100)]
+    rows = packing.place(given, 24)
+    assert sorted(number for row in rows for number in row) == list(range(len(given)))
+    assert all(packing.lay_out([given[number] for number in row]).num_tokens <= 24 for row in rows)
+    assert packings.build(name, {}).place(given, 24) == rows
 
 
 @pytest.mark.spec("A-146", "A-147", "A-152")

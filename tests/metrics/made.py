@@ -74,8 +74,14 @@ def sample(ticket: int, index: int = 0, *, num_tokens: int = 5, num_trained: int
     )
 
 
-def row(num_samples: int, num_tokens: int, attention_cost: int = 1) -> RowFacts:
-    return RowFacts(num_samples=num_samples, num_tokens=num_tokens, attention_cost=attention_cost)
+def row(num_samples: int, num_tokens: int, attention_cost: int = 1, *, shared: int = 0, flops: int = 0) -> RowFacts:
+    return RowFacts(
+        num_samples=num_samples,
+        num_tokens=num_tokens,
+        attention_cost=attention_cost,
+        num_shared_terms=shared,
+        flops=flops or None,
+    )
 
 
 def measured(
@@ -85,6 +91,7 @@ def measured(
     *,
     drops: Mapping[int, DropReason] | None = None,
     timings: StepTimings | None = None,
+    peak: float | None = None,
     **plan: Any,
 ) -> dict[str, float]:
     """All measures of a step with micro_tokens = 10, loss 0.5 and gradient norm 2."""
@@ -114,6 +121,7 @@ def measured(
         grad_norm=2.0,
         num_tokens=77,
         timings=timings or StepTimings(step_seconds=4.0),
+        peak_flops_per_second=peak,
     )
     return measure_step(facts)
 

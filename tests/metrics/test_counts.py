@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agrpo.metrics import StepFacts, measure_step
@@ -53,9 +55,19 @@ def test_the_samples_of_a_stale_group_are_counted_and_failed_rollouts_are_none()
     assert measures["batch/dropped_oversize_count"] == 0.0
 
 
-@pytest.mark.spec("A-161")
+@pytest.mark.spec("A-161", "A-347")
 def test_the_samples_of_an_oversize_group_are_counted():
     measures = measure_step(facts(scored((3, 4, 5)), DropReason.OVERSIZE))
     assert measures["batch/dropped_oversize_count"] == 3.0
     assert measures["completions/mean_length"] == 4.0
     assert "loss" not in measures
+
+
+@pytest.mark.spec("A-281")
+def test_scores_of_a_stale_group_are_in_the_measures_of_the_step_that_dropped_it():
+    group = replace(scored((3, 3)), duplicates=[False, True])
+    measures = measure_step(facts(group, DropReason.STALE))
+    assert (measures["reward"], measures["rewards/judge/mean"]) == (1.0, 1.0)
+    assert measures["frac_zero_std_groups"] == 1.0
+    assert measures["completions/duplicate_frac"] == 0.5
+    assert "reward_trained" not in measures

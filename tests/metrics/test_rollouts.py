@@ -43,6 +43,46 @@ def test_pace_is_averaged_over_groups_and_backpressure_over_those_that_waited():
     assert measures["backpressure_s"] == 0.25
 
 
+@pytest.mark.spec("A-318", "A-319")
+def test_each_limit_has_the_mean_wait_of_the_groups_that_it_held():
+    paces = [
+        Pace(concurrency=4, concurrency_cap=4, load_wait_seconds=1.0, ceiling_wait_seconds=0.5),
+        Pace(concurrency=4, concurrency_cap=4, load_wait_seconds=2.0, score_block_seconds=4.0),
+        Pace(concurrency=4, concurrency_cap=4),
+    ]
+    groups = [scored(ticket, {"a": [1.0, 0.0]}, pace=pace) for ticket, pace in enumerate(paces)]
+    measures = family(measured(groups), "rollout/")
+    waits = ("load_wait_s", "ceiling_wait_s", "score_block_s", "backpressure_s")
+    assert [measures.get(name) for name in waits] == [1.5, 0.5, 4.0, None]
+
+
+@pytest.mark.spec("A-320", "A-321", "A-322", "A-323", "A-324")
+def test_what_servers_said_is_averaged_over_polls_and_counters_are_summed():
+    paces = [
+        _told(num_polls=1, usage=0.9, running=8.0, queued=0.0, preemptions=3, retries=0),
+        _told(num_polls=3, usage=0.5, running=4.0, queued=2.0, preemptions=0, retries=2),
+        Pace(concurrency=4, concurrency_cap=4),
+    ]
+    groups = [scored(ticket, {"a": [1.0, 0.0]}, pace=pace) for ticket, pace in enumerate(paces)]
+    measures = family(measured(groups), "rollout/vllm_")
+    assert measures.pop("kv_cache_usage_frac") == pytest.approx(0.6)
+    assert measures == {"running_requests": 5.0, "queued_requests": 1.5, "preemption_count": 3.0, "retry_count": 2.0}
+    assert family(measured(groups[2:]), "rollout/vllm_") == {}
+
+
+def _told(*, num_polls: int, usage: float, running: float, queued: float, preemptions: int, retries: int) -> Pace:
+    return Pace(
+        concurrency=4,
+        concurrency_cap=4,
+        num_polls=num_polls,
+        kv_cache_usage=usage,
+        running_requests=running,
+        queued_requests=queued,
+        preemptions=preemptions,
+        retries=retries,
+    )
+
+
 @pytest.mark.spec("A-315", "A-316", "A-317")
 def test_scoring_is_averaged_over_groups_and_the_queue_is_the_plans():
     scorings = [
