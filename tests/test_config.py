@@ -36,7 +36,7 @@ def problems(tree: dict[str, Any]) -> list[str]:
 def test_a_minimal_run_builds_every_part():
     config = RunConfig.build(resolve(values=WHOLE))
     assert config.sampling.num_generations == 8
-    assert config.settings.tree["loss"]["name"] == "clip"
+    assert config.settings.tree["loss"]["name"] == "score_centering"
     assert config.zero_variance == "refill"
 
 
@@ -45,6 +45,28 @@ def test_resolved_values_build_the_same_run_again():
     again = RunConfig.build(load_settings({"settings": {"tree": config.settings.tree, "origins": {}}}))
     assert again.settings.tree == config.settings.tree
     assert again.loss == config.loss
+
+
+@pytest.mark.spec("A-061", "A-064", "A-140")
+@pytest.mark.parametrize(
+    ("tables", "num_top"),
+    [
+        ({}, 8),
+        ({"engine": {"num_sampler_logprobs": 4}}, 4),
+        ({"loss": {"name": "clip"}}, 0),
+        ({"loss": {"name": "clip"}, "engine": {"num_sampler_logprobs": 3}}, 3),
+    ],
+)
+def test_sampler_is_asked_for_as_many_top_log_probs_as_the_loss_reads(tables: dict[str, Any], num_top: int):
+    config = RunConfig.build(resolve(values=changed(**tables)))
+    assert config.sampling.num_sampler_logprobs == num_top
+    assert config.settings.tree["engine"]["num_sampler_logprobs"] == num_top
+
+
+def test_loss_that_would_get_no_top_log_probs_is_refused():
+    (told,) = problems(changed(engine={"num_sampler_logprobs": 0}))
+    assert told.startswith("engine.num_sampler_logprobs = 0: this loss reads the sampler's most likely tokens")
+    assert 'set loss.name = "clip"' in told
 
 
 @pytest.mark.spec("K39")
@@ -157,3 +179,10 @@ def test_equal_reward_groups_are_kept_in_lockstep_unless_said_otherwise():
     lockstep = RunConfig.build(Settings(tree=changed(**{"async": {"max_staleness": 0}})))
     assert lockstep.lockstep
     assert lockstep.zero_variance == "keep"
+
+
+def test_a_cap_on_bytes_is_refused_where_they_are_not_counted():
+    config = RunConfig.build(resolve(values=changed(store={"max_bytes": 10**9})))
+    assert (config.store.max_bytes, config.store.min_free_bytes) == (10**9, 2**28)
+    (problem,) = problems(changed(run={"dir": "s3://bucket/runs"}, store={"max_bytes": 10**9}))
+    assert problem.startswith("store.max_bytes: run.dir is s3://bucket/runs, whose bytes are not counted")

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agrpo.config import resolve
-from agrpo.errors import ConfigError, RunExists, RunNotFound, StoreReadOnly
+from agrpo.config import RunConfig, resolve
+from agrpo.errors import ConfigError, RecordError, RunExists, RunNotFound, StoreReadOnly
+from agrpo.queue.amendments import amend
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Hint
+from agrpo.resuming import take_up
 from agrpo.runs import find, prepare, summaries
+from agrpo.runs.checks import bytes_needed
 from tests.stages.walk import settings
 
 
@@ -123,6 +128,15 @@ def test_a_disk_too_small_for_the_run_is_refused(tiny_model: Path, prompts: Path
         prepare(resolve(values=settings(tiny_model, prompts, small_disk)))
 
 
+def test_room_is_counted_for_a_tied_head_beside_every_version(tiny_model: Path, prompts: Path, tmp_path: Path):
+    tree = settings(tiny_model, prompts, tmp_path, asynchronous={"max_staleness": 2})
+    alone = RunConfig.build(resolve(values=tree))
+    tree["engine"] = {"name": "vllm", "num_generations": 4, "max_completion_length": 6}
+    with_heads = RunConfig.build(resolve(values=tree))
+    vocabulary = json.loads((tiny_model / "config.json").read_text())["vocab_size"]
+    assert bytes_needed(with_heads) - bytes_needed(alone) == (2 + 3) * vocabulary * 64 * 4
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tiny_model: Path, prompts: Path, small_disk: Path):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises((ConfigError, StoreReadOnly), match=r"cannot be written|read-only"):
@@ -169,3 +183,67 @@ def test_the_list_of_runs_tells_their_state(tiny_model: Path, prompts: Path, tmp
         ("a", "not started", 0),
         ("b", "finished", 0),
     ]
+
+
+def write(tmp_path: Path, name: str, text: str) -> None:
+    """Put a text in place of the run's `run.json`."""
+    file = tmp_path / name / "run.json"
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "run.json is damaged: Expecting value"),
+        ("{}", "it has no name, no created_at, no settings, no config_digest; bring it back from a copy"),
+        ("[]", "a JSON object was expected"),
+        ('{"name": "mine"}', "it has no created_at, no settings, no config_digest"),
+        ('{"checksum": "0"}', "does not end with its checksum"),
+    ],
+)
+def test_a_run_json_that_is_none_is_told_wherever_it_is_read(tmp_path: Path, text: str, told: str):
+    write(tmp_path, "mine", text)
+    folder = RunFolder.open(str(tmp_path / "mine"))
+    for read in (folder.run_json, folder.document, lambda: take_up(folder)):
+        with pytest.raises(RecordError, match=told):
+            read()
+    amend(folder, {"stop.max_steps": 9}, {})
+    with pytest.raises(RecordError, match=told):
+        folder.document()
+
+
+def test_a_run_that_cannot_be_read_is_listed_beside_the_others(tiny_model: Path, prompts: Path, tmp_path: Path):
+    runs = tmp_path / "runs"
+    tree = settings(tiny_model, prompts, runs)
+    for name in ("whole", "steps", "newer"):
+        prepare(resolve(values=tree), folder=str(runs / name))
+    write(runs, "torn", '{"na')
+    write(runs, "newer", json.dumps({**find("newer", str(runs)).run_json(), "schema_version": "2.0"}))
+    Path(runs, "steps", "bases").mkdir()
+    Path(runs, "steps", "bases", "000000.json").write_text("{")
+    found = {one.name: (one.state, one.steps) for one in summaries(str(runs))}
+    unread = {"torn": ("damaged", None), "steps": ("damaged", None), "newer": ("too new", None)}
+    assert found == {"whole": ("not started", 0), **unread}
+    command = [sys.executable, "-m", "agrpo", "runs", "--dir", str(runs)]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"torn (damaged): {runs}/torn/run.json is damaged: " in told.stdout
+
+
+def test_the_latest_run_is_the_latest_although_it_is_damaged(tmp_path: Path):
+    RunFolder.create(str(tmp_path / "a"), {"name": "a", "created_at": "2025-01-01T00:00:00+00:00"})
+    write(tmp_path, "b", "")
+    assert find("latest", str(tmp_path)).url == str(tmp_path / "b")
+    assert find("a", str(tmp_path)).url == str(tmp_path / "a")
+
+
+def test_a_run_does_not_go_on_from_other_weights(tiny_model: Path, prompts: Path, tmp_path: Path):
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    folder = prepare(resolve(values=settings(model, prompts, tmp_path / "runs")))
+    take_up(folder)
+    file = model / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(ConfigError, match=r"changed: model\.safetensors\. Put them back"):
+        take_up(folder)

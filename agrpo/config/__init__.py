@@ -11,6 +11,7 @@ from __future__ import annotations
 from agrpo.config.layers import Settings, load_settings, resolve
 from agrpo.config.run import PromptsSection, RunConfig
 from agrpo.config.sections import (
+    AdapterSection,
     AsyncSection,
     CheckpointSection,
     ModelSection,
@@ -21,9 +22,13 @@ from agrpo.config.sections import (
     SamplingSection,
     StepSection,
     StopSection,
+    StoreSection,
+    SupervisionSection,
+    WorkersSection,
 )
 
 __all__ = [
+    "AdapterSection",
     "AsyncSection",
     "CheckpointSection",
     "ModelSection",
@@ -37,6 +42,9 @@ __all__ = [
     "Settings",
     "StepSection",
     "StopSection",
+    "StoreSection",
+    "SupervisionSection",
+    "WorkersSection",
     "load_settings",
     "resolve",
 ]

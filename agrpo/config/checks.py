@@ -5,27 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config.sections import RewardSection
+from agrpo.config.sections import AdapterSection, CheckpointSection, ModelSection, RewardSection
+from agrpo.config.serving import serving_problems
 from agrpo.records.sampling import Sampling
 
 if TYPE_CHECKING:
     from agrpo.engines import EnginePart
+    from agrpo.losses import Loss
+
+HEAD = "lm_head"
+"""What most families call their output head; others are refused when the model is loaded."""
+_KNOBS = ("alpha", "targets", "dora", "publish")
 
 
 def cross_checks(
-    sections: Mapping[str, Any], sampling: Sampling, rewards: list[RewardSection], engine: EnginePart
+    sections: Mapping[str, Any], sampling: Sampling, rewards: list[RewardSection], engine: EnginePart, loss: Loss
 ) -> list[str]:
     """What no setting can see alone."""
-    problems: list[str] = []
+    problems = _sampling_problems(sampling, loss)
     stop, optimizer, asynchronous = sections["stop"], sections["optimizer"], sections["async"]
-    if sampling.top_p < 1.0 and sampling.top_k == 0:
-        problems.append(
-            "engine.top_p: below 1 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
-        )
-    if sampling.min_p > 0.0 and sampling.top_k == 0:
-        problems.append(
-            "engine.min_p: above 0 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
-        )
     if stop.max_steps is None and stop.epochs is None:
         problems.append("stop: says no end; set stop.max_steps or stop.epochs")
     refills = (sections["step"].zero_variance or ("keep" if asynchronous.max_staleness == 0 else "refill")) == "refill"
@@ -50,6 +48,15 @@ def cross_checks(
         )
     if sampling.reproducible and not engine.can_reproduce:
         problems.append("engine.reproducible: this engine cannot repeat a request bit for bit; use transformers")
+    problems += _precision_problems(sections["model"])
+    problems += _ignored_exports(sections["checkpoint"])
+    problems += serving_problems(engine, sections["workers"], sampling)
+    problems += _adapter_problems(sections["adapter"], engine)
+    place = sections["run"].dir
+    if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
+        problems.append(
+            f"store.max_bytes: run.dir is {place}, whose bytes are not counted; leave it out and bound the bucket itself"
+        )
     names = [reward.name for reward in rewards]
     problems += [
         f'rewards: "{name}" is listed twice; its values could not be told apart'
@@ -57,3 +64,72 @@ def cross_checks(
         if names.count(name) > 1
     ]
     return problems
+
+
+def _sampling_problems(sampling: Sampling, loss: Loss) -> list[str]:
+    problems: list[str] = []
+    if sampling.top_p < 1.0 and sampling.top_k == 0:
+        problems.append(
+            "engine.top_p: below 1 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
+        )
+    if sampling.min_p > 0.0 and sampling.top_k == 0:
+        problems.append(
+            "engine.min_p: above 0 needs engine.top_k above 0, which bounds the candidate set; try top_k = 512"
+        )
+    if loss.num_top > 0 and sampling.num_sampler_logprobs == 0:
+        problems.append(
+            "engine.num_sampler_logprobs = 0: this loss reads the sampler's most likely tokens; leave it out, which asks for "
+            f'{loss.num_top}, or set loss.name = "clip", which reads none'
+        )
+    return problems
+
+
+def _precision_problems(model: ModelSection) -> list[str]:
+    if model.mixed_precision is None:
+        return []
+    if model.mixed_precision == "float16":
+        return [
+            "model.mixed_precision: gradients in float16 vanish unless the loss is scaled, which is not offered; set "
+            '"bfloat16", or leave it out'
+        ]
+    if model.dtype != "float32":
+        return [
+            f"model.mixed_precision: keeps weights in float32 beside arithmetic in {model.mixed_precision}; leave model.dtype "
+            f'("{model.dtype}") out, or set it alone to have everything in that type'
+        ]
+    return []
+
+
+def _adapter_problems(adapter: AdapterSection, engine: EnginePart) -> list[str]:
+    if adapter.rank is None:
+        unused = AdapterSection()
+        said = [name for name in _KNOBS if getattr(adapter, name) != getattr(unused, name)]
+        return [
+            f"adapter.{name}: says what an adapter is like, and there is none; set adapter.rank, or leave it out"
+            for name in said
+        ]
+    problems: list[str] = []
+    targets = [] if isinstance(adapter.targets, str) else adapter.targets
+    if any(target.rpartition(".")[2] == HEAD for target in targets):
+        problems.append(f'adapter.targets: "{HEAD}" is the output head, which takes no adapter; leave it out')
+    if adapter.publish == "adapter" and adapter.dora:
+        problems.append('adapter.publish: "adapter" cannot be served with adapter.dora = true; set "merged", or "auto"')
+    elif adapter.publish == "adapter" and not engine.takes_adapters:
+        problems.append('adapter.publish: this engine takes whole weights alone; set "merged", or "auto"')
+    return problems
+
+
+def _ignored_exports(checkpoint: CheckpointSection) -> list[str]:
+    """Settings of exports where none is made."""
+    if checkpoint.save_steps is not None:
+        return []
+    said = {
+        "save_total_limit": checkpoint.save_total_limit is not None,
+        "save_only_model": checkpoint.save_only_model,
+    }
+    return [
+        f"checkpoint.{name}: says how to export every so many steps, and nothing is; set checkpoint.save_steps, or leave "
+        "it out"
+        for name, ignored in said.items()
+        if ignored
+    ]

@@ -14,16 +14,21 @@ from agrpo.config.checks import cross_checks
 from agrpo.config.layers import Settings
 from agrpo.config.sections import (
     SECTIONS,
+    AdapterSection,
     AsyncSection,
     CheckpointSection,
     ModelSection,
     OptimizerSection,
     RecorderSection,
+    ResumeSection,
     RewardSection,
     RunSection,
     SamplingSection,
     StepSection,
     StopSection,
+    StoreSection,
+    SupervisionSection,
+    WorkersSection,
 )
 from agrpo.errors import ConfigError, UnknownName
 from agrpo.records.sampling import Sampling
@@ -41,9 +46,9 @@ ROOMS: dict[str, tuple[str, str | None]] = {
     "engine": ("agrpo.engines", "transformers"),
     "prompts": ("agrpo.prompts", None),
     "advantage": ("agrpo.advantages", "grpo"),
-    "loss": ("agrpo.losses", "clip"),
+    "loss": ("agrpo.losses", "score_centering"),
     "aggregation": ("agrpo.aggregations", "token_mean"),
-    "packing": ("agrpo.packing", "sequence"),
+    "packing": ("agrpo.packing", "tree"),
 }
 """Tables that choose a part: the room, and the part where the file names none."""
 
@@ -62,6 +67,7 @@ class RunConfig:
 
     run: RunSection
     model: ModelSection
+    adapter: AdapterSection
     sampling: Sampling
     engine: EnginePart
     prompts: PromptsSection
@@ -74,8 +80,12 @@ class RunConfig:
     asynchronous: AsyncSection
     optimizer: OptimizerSection
     checkpoint: CheckpointSection
+    resume: ResumeSection
+    workers: WorkersSection
     stop: StopSection
     recorder: RecorderSection
+    supervision: SupervisionSection
+    store: StoreSection
     settings: Settings
 
     @classmethod
@@ -86,6 +96,11 @@ class RunConfig:
     @property
     def lockstep(self) -> bool:
         return self.asynchronous.max_staleness == 0
+
+    @property
+    def served_adapter_rank(self) -> int | None:
+        """Of the adapter that reaches the engine by itself; None: whole weights do."""
+        return self.adapter.rank if self.adapter.publish == "adapter" else None
 
     @property
     def zero_variance(self) -> str:
@@ -112,18 +127,20 @@ class _Builder:
     def build(self) -> RunConfig:
         self._refuse_unknown_tables()
         sections = {name: self._section(name, cls, self.tree.get(name, {})) for name, cls in SECTIONS.items()}
-        sampling = self._sampling()
+        asked = self._asked_sampling()
         shuffle = self._shuffle()
         parts = {name: self._part(name) for name in ROOMS}
         rewards = self._rewards()
+        sampling = self._sampling(asked, parts["loss"])
         if not self.problems:
-            self.problems += cross_checks(sections, sampling, rewards, parts["engine"])
+            self.problems += cross_checks(sections, sampling, rewards, parts["engine"], parts["loss"])
         if self.problems:
             raise ConfigError([self._with_origin(problem) for problem in self.problems])
         self.resolved["rewards"] = [_values_of(reward) for reward in rewards]
         return RunConfig(
             run=sections["run"],
             model=sections["model"],
+            adapter=sections["adapter"],
             sampling=sampling,
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
             rewards=tuple(rewards),
@@ -131,8 +148,12 @@ class _Builder:
             asynchronous=sections["async"],
             optimizer=sections["optimizer"],
             checkpoint=sections["checkpoint"],
+            resume=sections["resume"],
+            workers=sections["workers"],
             stop=sections["stop"],
             recorder=sections["recorder"],
+            store=sections["store"],
+            supervision=sections["supervision"],
             settings=Settings(tree=self.resolved, origins=self.settings.origins),
             **parts,
         )
@@ -159,11 +180,19 @@ class _Builder:
         self.resolved.setdefault(name, {}).update(_values_of(built))
         return built
 
-    def _sampling(self) -> Sampling:
+    def _asked_sampling(self) -> SamplingSection | None:
         values = self._table("engine")
         shared = {key: values[key] for key in values if key in knobs_of(SamplingSection)}
-        built = self._section("engine", SamplingSection, shared)
-        return Sampling(**_values_of(built)) if built else Sampling()
+        return self._section("engine", SamplingSection, shared)
+
+    def _sampling(self, asked: SamplingSection | None, loss: Loss | None) -> Sampling:
+        """As asked, with as many top log-probs as the loss reads where none were said."""
+        if asked is None or loss is None:
+            return Sampling()
+        num_top = loss.num_top if asked.num_sampler_logprobs is None else asked.num_sampler_logprobs
+        self.resolved["engine"]["num_sampler_logprobs"] = num_top
+        values: dict[str, Any] = {**_values_of(asked), "num_sampler_logprobs": num_top}
+        return Sampling(**values)
 
     def _shuffle(self) -> bool:
         shuffle = self._table("prompts").get("shuffle", True)

@@ -33,12 +33,41 @@ class ModelSection:
 
     path: Annotated[str, Field(min_length=1)]
     """Folder written by `save_pretrained`, or a hub id."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """In which weights are loaded, trained and published."""
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    """In which weights and the optimizer's state are held. `auto`: the checkpoint's, settled when the run begins."""
+    mixed_precision: Literal["bfloat16", "float16"] | None = None
+    """In which the arithmetic is done and weights are published, where they are held in float32. None: all is in `dtype`."""
+    activation_checkpointing: bool | None = None
+    """Keep the inputs of layers alone and compute the rest again in backward: less memory, a third more time. None: on a
+    GPU."""
+    router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Weight of the loss that balances the experts of a mixture. None: what the model's configuration says. 0: off."""
     revision: str | None = None
     trust_remote_code: bool = False
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
+
+    @property
+    def served_dtype(self) -> str:
+        """In which weights are published and served."""
+        return self.mixed_precision or self.dtype
+
+
+@part
+class AdapterSection:
+    """LoRA: train small matrices beside the model's weights, which stay as they are. Without a rank all weights train."""
+
+    rank: Annotated[int, Field(ge=1)] | None = None
+    """Of every matrix. None: there is no adapter."""
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 32.0
+    """What the adapter adds is multiplied by `alpha / rank`."""
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
+    """Layers that get one, each by its name or the end of it, such as `q_proj`; or every linear layer but the output head."""
+    dora: bool = False
+    """Train the length of every output's row apart (DoRA)."""
+    publish: Literal["auto", "merged", "adapter"] = "auto"
+    """In which form new weights reach the engine: whole weights that the adapter is merged into, or the adapter alone. `auto`
+    is settled when the run begins."""
 
 
 @part
@@ -54,7 +83,8 @@ class SamplingSection:
     min_p: Share = 0.0
     max_completion_length: Annotated[int, Field(ge=1)] = 2048
     """Most tokens generated per request."""
-    num_sampler_logprobs: Annotated[int, Field(ge=0)] = 0
+    num_sampler_logprobs: Annotated[int, Field(ge=0)] | None = None
+    """Most likely tokens whose log-probs are kept per generated token. None: as many as the loss reads."""
     reproducible: bool = False
     """Each group is a batch of its own, so that a lockstep run repeats bit for bit. Slower."""
     request_timeout_seconds: Positive = 600.0
@@ -100,6 +130,9 @@ class AsyncSection:
     weight_sync_steps: Annotated[int, Field(ge=1)] = 1
     """Optimizer steps between two publishes of the weights."""
     max_concurrent_rollouts: Annotated[int, Field(ge=1)] = 512
+    """Most rollouts in flight to the engine, whatever its servers bear."""
+    scoring_queue: Annotated[int, Field(ge=1)] = 16
+    """Most groups of one generator that wait for scores; where there are as many, it begins none."""
 
 
 @part
@@ -119,10 +152,49 @@ class OptimizerSection:
 
 @part
 class CheckpointSection:
-    """Checkpoints to recover from. The two newest are kept."""
+    """Checkpoints to recover from, of which the two newest are kept, and exports for users."""
 
     every_seconds: Annotated[float, Field(ge=0)] = 600.0
-    """Least time between two; 0 writes one after every step. One is always written at the end."""
+    """Least time between two to recover from; 0 writes one after every step. One is always written at the end."""
+    save_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps between two exports: `exports/step-{k}` of the run's folder, as `from_pretrained` loads it. None: none but
+    the model at the end."""
+    save_total_limit: Annotated[int, Field(ge=1)] | None = None
+    """Newest exports that are kept. None: all."""
+    save_only_model: bool = False
+    """Export model and tokenizer alone, without the optimizer's state that further training may begin with."""
+
+
+@part
+class ResumeSection:
+    """What a resumed run holds on to."""
+
+    on_difference: Literal["stop", "continue"] | None = None
+    """A replayed step gives other weights than were recorded (another kind of machine): `stop`, or `continue` from the
+    step before with weights of its own and the same groups. None: `stop` on a CPU, which repeats itself, `continue` on a GPU."""
+
+    def stops(self, device: str) -> bool:
+        """Whether a replay on this kind of device (`cpu`, `cuda`, …) may not differ."""
+        return self.on_difference == "stop" or (self.on_difference is None and device == "cpu")
+
+
+@part
+class WorkersSection:
+    """How many processes of a kind work side by side. A ticket is done by one of them, whichever is first."""
+
+    generators: Annotated[int, Field(ge=1, le=16)] = 1
+    """Each holds the model."""
+    scorers: Annotated[int, Field(ge=1, le=16)] = 1
+    """Each holds every reward. A neighbour's groups are scored where it is gone."""
+    learner_processes: Annotated[int, Field(ge=1)] | None = None
+    """Processes that share the learner's weights, gradients and optimizer out among them (FSDP2), each with rows of its own.
+    1 shards nothing. None: one for each GPU that no server of the run takes, 1 without a GPU."""
+    learner_threads: Annotated[int, Field(ge=1)] | None = None
+    """Of torch, in the learner, where it has no GPU. None: half of the cores, as in the other stages. A replay that shall be
+    bit for bit needs as many."""
+    lease_seconds: Positive = 600.0
+    """How long a generator may be silent before another one generates what it had claimed. A generator that is started
+    again takes its own claims over at once."""
 
 
 @part
@@ -149,14 +221,45 @@ class RecorderSection:
     """Also record the sampler's most likely tokens (most of the bytes, where they are asked for)."""
 
 
+@part
+class SupervisionSection:
+    """What becomes of a stage that dies or stands still."""
+
+    restarts: Annotated[int, Field(ge=0)] = 3
+    """How often a stage is started again; at the next death the run stops. Each stage is counted by itself."""
+    steady_seconds: Positive = 600.0
+    """A stage that has worked for so long since its last start has its earlier deaths forgotten. Waiting is no work."""
+    first_pause_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    """Before the first restart; every further pause is twice as long."""
+    longest_pause_seconds: Positive = 60.0
+    stall_seconds: Positive | None = None
+    """A stage that says nothing for so long is ended and started again. None: half of `stop.stall_seconds`, so that this
+    comes before another stage gives up waiting for it."""
+
+
+@part
+class StoreSection:
+    """How much room a run may take. One that has no more stops, whole, and can be resumed once there is some."""
+
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most bytes of the run's folder, its database included. None: all that the disk has. Not counted in object stores."""
+    min_free_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
+    """Least that is left free on the disk of the run's folder, or of its database where the folder is in an object store."""
+
+
 SECTIONS: dict[str, type[Any]] = {
     "run": RunSection,
     "model": ModelSection,
+    "adapter": AdapterSection,
     "step": StepSection,
     "async": AsyncSection,
     "optimizer": OptimizerSection,
     "checkpoint": CheckpointSection,
+    "resume": ResumeSection,
+    "workers": WorkersSection,
     "stop": StopSection,
     "recorder": RecorderSection,
+    "supervision": SupervisionSection,
+    "store": StoreSection,
 }
 """Tables whose settings are fixed."""

@@ -1,0 +1,91 @@
+"""Amendments: which settings of a run may change when it is resumed, and which decide what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+AMENDABLE = (
+    "stop.*",
+    "checkpoint.*",
+    "recorder.*",
+    "supervision.*",
+    "store.*",
+    "workers.*",
+    "resume.*",
+    "engine.request_timeout_seconds",
+    "engine.base_urls",
+    "engine.serve",
+    "engine.replicas",
+    "engine.environment",
+    "engine.arguments",
+    "engine.api_key_variable",
+    "engine.start_seconds",
+    "engine.outage_seconds",
+    "engine.load_seconds",
+    "async.max_concurrent_rollouts",
+    "async.scoring_queue",
+)
+"""Settings that decide no value of a run."""
+PLACE = "run.dir"
+"""Where a run was found says where it is, whatever it was called from there."""
+HORIZON = ("stop.max_steps", "stop.epochs")
+"""Settings that a decaying schedule ends at."""
+DECAYING = ("linear", "cosine")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One setting that is asked for under another value than the run has."""
+
+    key: str
+    """`table.setting`."""
+    has: Any
+    asked: Any
+    scheduler: str = "constant"
+    """The run's schedule of learning rates."""
+
+    @property
+    def allowed(self) -> bool:
+        if self.key in HORIZON and self.scheduler in DECAYING:
+            return False
+        return any(fnmatchcase(self.key, pattern) for pattern in AMENDABLE)
+
+    def __str__(self) -> str:
+        why = f'; its schedule "{self.scheduler}" decays to the last step' if self.key in HORIZON else ""
+        return f"{self.key}: the run has {_shown(self.has)}, {_shown(self.asked)} is asked for{why}"
+
+
+def changes(has: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Change]:
+    """What differs between two resolved trees of settings, by key."""
+    one, other = _flat(has), _flat(asked)
+    scheduler = str(one.get("optimizer.scheduler", "constant"))
+    return [
+        Change(key=key, has=one.get(key), asked=other.get(key), scheduler=scheduler)
+        for key in sorted(one.keys() | other.keys())
+        if key != PLACE and one.get(key) != other.get(key)
+    ]
+
+
+def amended(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the tree with other values for some `table.setting`s."""
+    tables = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()}
+    for key, value in values.items():
+        table, _, setting = key.partition(".")
+        tables.setdefault(table, {})[setting] = value
+    return tables
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Every value under its dotted key. A list of tables is numbered; any other list is a value."""
+    if isinstance(tree, list | tuple) and tree and all(isinstance(item, Mapping) for item in tree):
+        tree = dict(enumerate(tree))
+    if not isinstance(tree, Mapping):
+        return {prefix.removesuffix("."): list(tree) if isinstance(tree, tuple) else tree}
+    return {key: value for name, inner in tree.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else f'"{value}"' if isinstance(value, str) else str(value)

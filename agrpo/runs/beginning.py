@@ -1,0 +1,93 @@
+"""Runs begun: checked before anything starts, each in a folder of its own; and runs asked to go back."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agrpo.config import RunConfig, Settings
+from agrpo.errors import ConfigError
+from agrpo.queue.filesystems.opening import open_filesystem, probe
+from agrpo.queue.history import newest_done
+from agrpo.queue.run_folder import RunFolder
+from agrpo.records.progress import Rewind
+from agrpo.runs.checks import check
+from agrpo.runs.identity import run_document
+from agrpo.runs.memory import machine_here, plan_memory, warnings
+from agrpo.runs.publishing import adapter_sentence, settled
+
+logger = logging.getLogger(__name__)
+
+
+def refuse_problems(settings: Settings, *, folder: str | None = None) -> RunConfig:
+    """The checked settings, settled. Raises `ConfigError` with everything that would keep the run from working."""
+    config = settled(RunConfig.build(with_whole_paths(settings)))
+    problems = check(config, folder=folder)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
+    """Check everything and begin a run. `folder`: instead of `{run.dir}/{run.name}-{utc}`. Raises `ConfigError`.
+
+    Nothing is written where something is wrong.
+    """
+    config = refuse_problems(settings, folder=folder)
+    _tell_of_adapter(config, settings)
+    now = datetime.now(UTC)
+    name = f"{config.run.name}-{now:%Y%m%dT%H%M%S}"
+    url = folder or f"{config.run.dir.rstrip('/')}/{name}"
+    if "://" not in url:
+        url = str(Path(url).absolute())
+    probe(open_filesystem(url))
+    for warning in warnings(plan_memory(config, machine_here())):
+        logger.warning(warning)
+    return RunFolder.create(url, run_document(config, name if folder is None else Path(url).name, now))
+
+
+def _tell_of_adapter(config: RunConfig, settings: Settings) -> None:
+    sentence = adapter_sentence(settings)
+    if sentence is None:
+        return
+    logger.info(sentence)
+    if config.checkpoint.save_steps is None:
+        logger.warning(
+            "adapter: only the last step's is kept for you, and published versions are removed as they get old; set "
+            "checkpoint.save_steps to keep others"
+        )
+
+
+def go_back(folder: RunFolder, step: int) -> None:
+    """Ask that the run goes back to `step` when it is resumed. Raises `ConfigError` for a step it has not done."""
+    done = newest_done(folder)
+    last = done.step if done else 0
+    if not 0 <= step <= last:
+        raise ConfigError(f"--from-step {step}: {folder.url} has done steps 1 to {last}; choose one of 0 to {last}")
+    # First the word that the run is over is taken back: with the wish alone, generators would end before they are needed.
+    hint = folder.hint()
+    if hint is not None:
+        folder.write_hint(replace(hint, finished=False, written_at=time.time()))
+    number = max(folder.rewinds(), default=-1) + 1
+    while not folder.write_rewind(Rewind(number=number, step=step, asked_at=time.time())):
+        number += 1
+
+
+def with_whole_paths(settings: Settings) -> Settings:
+    """The same settings, such that they mean the same files from any folder."""
+    tree = {table: dict(values) if isinstance(values, dict) else values for table, values in settings.tree.items()}
+    for table in ("model", "prompts"):
+        values = tree.get(table)
+        path = values.get("path") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or not isinstance(path, str) or "://" in path:
+            continue
+        if os.path.exists(path) or path.startswith(".") or values.get("name") == "files":
+            values["path"] = os.path.abspath(path)
+    engine = tree.get("engine")
+    if isinstance(engine, dict) and isinstance(engine.get("environment"), str):
+        engine["environment"] = os.path.abspath(os.path.expanduser(engine["environment"]))
+    return Settings(tree=tree, origins=settings.origins)

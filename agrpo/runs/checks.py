@@ -1,0 +1,162 @@
+"""Everything outside the settings that would keep a run from working, found before anything starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from agrpo.config import RunConfig
+from agrpo.errors import AgrpoError, PromptError
+from agrpo.prompts import DatasetRow, messages_of
+from agrpo.registry import nearest
+from agrpo.rewards import check_reward
+from agrpo.runs import memory
+from agrpo.runs.memory.shape import tensor_shapes
+from agrpo.runs.serving import check_servers
+
+ROWS_CHECKED = 10_000
+"""Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
+SPARE_BYTES = 64 * 2**20
+
+
+def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
+    """Everything outside the settings that would keep this run from working, a sentence each. Starts nothing."""
+    problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
+    for reward in config.rewards:
+        problems += check_reward(reward)
+    problems += _check_place(config, folder or config.run.dir)
+    return problems or memory.problems(memory.plan_memory(config, memory.machine_here()))
+
+
+def _check_model(config: RunConfig) -> list[str]:
+    path = config.model.path
+    if os.path.isdir(path):
+        files = {entry.name for entry in Path(path).iterdir()}
+        missing = [name for name in ("config.json", "tokenizer_config.json") if name not in files]
+        if not any(name.endswith(".safetensors") for name in files):
+            missing.append("*.safetensors")
+        return [f"model.path: {path} has no {', no '.join(missing)}; save model and tokenizer there"] if missing else []
+    if path.startswith((".", "/", "~")):
+        return [f"model.path: no folder {path}; give a folder written by save_pretrained, or a hub id"]
+    return _check_hub_model(config)
+
+
+def _check_targets(config: RunConfig) -> list[str]:
+    """Layers that an adapter is to stand beside, and that no weight of the model is named after."""
+    targets = config.adapter.targets
+    if config.adapter.rank is None or isinstance(targets, str):
+        return []
+    matrices = sorted(_matrices(config))
+    layers = [name.removesuffix(".weight") for name in matrices if name.endswith(".weight")]
+    known = sorted({layer.rpartition(".")[2] for layer in layers})
+    return [
+        f'adapter.targets: "{target}" names no layer of {config.model.path}; {nearest(target, known)}'
+        for target in targets
+        if layers and not any(layer == target or layer.endswith(f".{target}") for layer in layers)
+    ]
+
+
+def _matrices(config: RunConfig) -> dict[str, tuple[int, ...]]:
+    """Shape by name of the matrices in the model's files, without reading them; empty for a model that is not here."""
+    return {name: shape for name, shape in tensor_shapes(Path(config.model.path)).items() if len(shape) == 2}
+
+
+def _check_hub_model(config: RunConfig) -> list[str]:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        hf_hub_download(config.model.path, "config.json", revision=config.model.revision)
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        return [
+            f'model.path: "{config.model.path}" is no folder, and no model of that id can be had from the hub: {reason}'
+        ]
+    return []
+
+
+def _check_prompts(config: RunConfig) -> list[str]:
+    try:
+        rows = config.prompts.source()
+        if len(rows) == 0:
+            return ["prompts: the source has no rows; a run needs at least one prompt"]
+        for index in range(min(len(rows), ROWS_CHECKED)):
+            _check_row(rows, index)
+    except AgrpoError as error:
+        return [f"prompts: {error}"]
+    return []
+
+
+def _check_row(rows: Any, index: int) -> None:
+    row: DatasetRow = rows[index]
+    messages_of(row, index)
+    if row.get("environment") is not None:
+        raise PromptError(f'row {index} names the environment "{row["environment"]}"; environments are not offered yet')
+
+
+def _check_place(config: RunConfig, place: str) -> list[str]:
+    """Whether the run can be written, and fits."""
+    if place.startswith("memory://"):
+        return [f"run.dir: {place} is seen by one process only; a run needs a folder or an object store"]
+    if "://" in place:
+        return []
+    standing = Path(place).absolute()
+    while not standing.exists():
+        standing = standing.parent
+    if not standing.is_dir() or not os.access(standing, os.W_OK):
+        return [f"run.dir: {standing} cannot be written; choose another folder with --set run.dir=…"]
+    needed, free = bytes_needed(config), shutil.disk_usage(standing).free
+    if free < needed:
+        return [
+            f"run.dir: {standing} has {free / 2**20:.0f} MiB free; this run keeps up to {needed / 2**20:.0f} MiB of weights "
+            "and checkpoints; free some, or choose another folder with --set run.dir=…"
+        ]
+    return []
+
+
+def bytes_needed(config: RunConfig) -> int:
+    """Published versions, checkpoints with two moments per weight (one more while writing), and the exports."""
+    folder = Path(config.model.path)
+    weights = sum(entry.stat().st_size for entry in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    exports = _most_exports(config) * (1 if config.checkpoint.save_only_model else 3)
+    versions = config.asynchronous.max_staleness + 3
+    heads = versions * _head_bytes(config) if config.engine.needs_head else 0
+    if config.adapter.rank is None:
+        return weights * (versions + 3 * 3 + 1 + exports) + heads + SPARE_BYTES
+    adapter, models = _adapter_bytes(config), 1 + _most_exports(config)
+    if config.adapter.publish == "adapter":
+        weights_published = versions * adapter
+    else:
+        weights_published = versions * weights + heads
+    return weights_published + weights * models + adapter * (3 * 3 + 3 * models) + SPARE_BYTES
+
+
+def _adapter_bytes(config: RunConfig) -> int:
+    """Of an adapter over every matrix but embeddings, which are more than those that get one."""
+    rank, each = config.adapter.rank or 0, _matrices(config)
+    return sum(4 * rank * sum(shape) for name, shape in each.items() if "embed" not in name)
+
+
+def _head_bytes(config: RunConfig) -> int:
+    """Of the output head that is published beside the weights of a model which ties it to its embedding."""
+    file = Path(config.model.path) / "config.json"
+    if not file.is_file():
+        return 0
+    document: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    inner = {**document, **document.get("text_config", {})}
+    if not inner.get("tie_word_embeddings", True):
+        return 0
+    bytes_each = 4 if config.model.served_dtype == "float32" else 2
+    return inner.get("vocab_size", 0) * inner.get("hidden_size", 0) * bytes_each
+
+
+def _most_exports(config: RunConfig) -> int:
+    """That lie on disk at once; those of a run without an end are not known, and not counted."""
+    kept, every, last = config.checkpoint.save_total_limit, config.checkpoint.save_steps, config.stop.max_steps
+    if every is None:
+        return 0
+    made = None if last is None else last // every
+    return min((number for number in (made, kept) if number is not None), default=0)

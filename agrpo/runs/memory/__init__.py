@@ -1,0 +1,29 @@
+"""The plan of memory: what all processes of a run on this machine are likely to take, before the first of them begins.
+
+    shape      a model's widths, from its files
+    rows       how large rows and rollouts can get
+    parts      what each process holds
+    machine    what there is
+    plan       both held against each other, place by place
+    telling    as people read it
+
+A run is refused only where what it takes at any rate is more than there is.
+"""
+
+from agrpo.runs.memory.machine import Machine, Memory, machine_here
+from agrpo.runs.memory.parts import Part
+from agrpo.runs.memory.plan import MemoryPlan, Place, plan_memory
+from agrpo.runs.memory.telling import lines, problems, warnings
+
+__all__ = [
+    "Machine",
+    "Memory",
+    "MemoryPlan",
+    "Part",
+    "Place",
+    "lines",
+    "machine_here",
+    "plan_memory",
+    "problems",
+    "warnings",
+]

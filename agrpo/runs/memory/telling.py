@@ -1,0 +1,83 @@
+"""The plan of memory as people read it: a table, a refusal with what to lower, a warning."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from agrpo.runs.memory.parts import ADAPTER, MIB, ROW
+from agrpo.runs.memory.plan import TIGHT, MemoryPlan, Place
+from agrpo.runs.memory.rows import RowSize
+
+ROUND = 256
+"""Numbers of tokens that are recommended are multiples of it."""
+
+
+def lines(plan: MemoryPlan) -> list[str]:
+    """A table: each part of each process at its fullest, place by place, and what there is."""
+    told: list[str] = []
+    for place in plan.places:
+        told.append(f"memory of {place.name}: {_size(place.likely)} at the fullest, {_there(place)}")
+        told += [f"  {_size(part.likely):>9}  {part.process:<10} {part.what}" for part in place.parts]
+    return told + ([f"  not counted: {plan.unknown}"] if plan.unknown else [])
+
+
+def problems(plan: MemoryPlan) -> list[str]:
+    """A sentence for each place where not even the least would fit."""
+    return [
+        f"memory: this run takes at least {_size(place.least)} of {place.name}, which has {_size(place.memory.total)} "
+        f"({_parts(place, least=True)}), and about {_size(place.likely)} at its fullest; {_advice(place, plan.row)}"
+        for place in plan.places
+        if not place.fits
+    ]
+
+
+def warnings(plan: MemoryPlan) -> list[str]:
+    """A sentence for each place that may be too small when everything is at its fullest."""
+    return [
+        f"memory: this run takes about {_size(place.likely)} of {place.name} at its fullest, {_there(place)}: "
+        f"{_parts(place)}; {_advice(place, plan.row)}"
+        for place in plan.places
+        if place.fits and place.tight
+    ]
+
+
+def _there(place: Place) -> str:
+    return f"where {_size(place.memory.free)} of {_size(place.memory.total)} are free"
+
+
+def _parts(place: Place, *, least: bool = False) -> str:
+    """Who takes how much, the largest first."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for part in place.parts:
+        sizes[part.process] += part.least if least else part.likely
+    return ", ".join(f"{name} {_size(size)}" for name, size in _largest_first(sizes))
+
+
+def _advice(place: Place, row: RowSize) -> str:
+    """What to lower, the largest part first."""
+    sizes: defaultdict[str, int] = defaultdict(int)
+    for part in place.parts:
+        for lower in part.lower:
+            sizes[lower] += part.likely
+    ways = [_way(lower, size, place, row) for lower, size in _largest_first(sizes) if size > 0.05 * place.likely]
+    return f"try {', or '.join(ways[:3])}" if ways else "use a larger machine"
+
+
+def _largest_first(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(sizes.items(), key=lambda item: -item[1])
+
+
+def _way(lower: str, size: int, place: Place, row: RowSize) -> str:
+    """How to lower it: with the number that would fit, where one would."""
+    if lower == ROW:
+        room = TIGHT * place.memory.free - (place.likely - size)
+        fitting = int(row.tokens * room / size) // ROUND * ROUND
+        return f"{lower} = {fitting}" if fitting >= max(ROUND, row.sequence) else f"a smaller {lower}"
+    if lower == ADAPTER:
+        return f"{lower} = 16, which trains small matrices alone"
+    return lower if "=" in lower else f"a smaller {lower}"
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1000 * MIB else f"{num_bytes / MIB:.0f} MiB"

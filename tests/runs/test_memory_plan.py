@@ -1,0 +1,152 @@
+"""The plan of memory, worked by hand on a model of a few numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from agrpo.config import resolve
+from agrpo.errors import ConfigError
+from agrpo.policy.tiles import LARGEST_TILE
+from agrpo.runs import check, prepare
+from agrpo.runs.memory import lines, plan_memory, problems, warnings
+from agrpo.runs.memory.parts import TILE
+from agrpo.runs.memory.rows import row_size
+from tests.runs.made import GIB, a_config, a_machine, a_model, parts_of, planned
+from tests.stages.walk import settings
+
+WEIGHTS = 100 * 32 + 48 * 32 + 32
+
+
+def test_weights_gradients_and_moments_are_held_in_the_type_of_the_model(tmp_path: Path):
+    parts = parts_of(planned(a_config(tmp_path)), "learner")
+    assert parts["weights"].likely == parts["weights"].least == 4 * WEIGHTS
+    assert parts["gradients"].likely == 4 * WEIGHTS
+    assert parts["AdamW's moments"].likely == 8 * WEIGHTS
+
+
+def test_in_mixed_precision_weights_are_there_in_two_types(tmp_path: Path):
+    config = a_config(tmp_path, model={"mixed_precision": "bfloat16"})
+    parts = parts_of(planned(config), "learner")
+    assert parts["weights"].likely == 4 * WEIGHTS
+    assert parts["weights in the type computed in"].likely == 2 * WEIGHTS
+    assert parts_of(planned(config), "generator")["weights"].likely == 2 * WEIGHTS
+
+
+def test_of_an_adapter_alone_there_are_gradients_and_moments(tmp_path: Path):
+    parts = parts_of(planned(a_config(tmp_path, adapter={"rank": 4})), "learner")
+    assert parts["weights"].likely == 4 * (WEIGHTS + 4 * 80)
+    assert parts["gradients"].likely == 4 * 4 * 80
+    assert parts["AdamW's moments"].likely == 8 * 4 * 80
+
+
+def test_processes_of_the_learner_share_all_but_their_rows(tmp_path: Path):
+    plan = planned(a_config(tmp_path, workers={"learner_processes": 2}))
+    each = [part for part in plan.places[0].parts if (part.process, part.what) == ("learner", "AdamW's moments")]
+    assert [part.likely for part in each] == [4 * WEIGHTS, 4 * WEIGHTS]
+    # Half of the two groups' 2 * (26 + 4 * 6) tokens.
+    assert plan.row.tokens == 50
+
+
+@pytest.mark.parametrize(("packing", "tokens", "gathered"), [("tree", 100, (26 + 4 * 32) / 50), ("sequence", 256, 1.0)])
+def test_a_row_is_as_full_as_a_step_can_make_it(tmp_path: Path, packing: str, tokens: int, gathered: float):
+    row = row_size(a_config(tmp_path, packing={"name": packing}))
+    assert (row.sequence, row.tokens, row.gathered) == (32, tokens, gathered)
+    assert row_size(a_config(tmp_path, packing={"name": packing}, step={"micro_tokens": 40})).tokens == 40
+
+
+def test_activations_are_those_of_a_row_at_its_fullest(tmp_path: Path):
+    plan = planned(a_config(tmp_path, packing={"name": "sequence"}))
+    layer = 4 * (6 * 32 + 5 * 32 + 2 * 16 + 4 * 48)
+    (part,) = [part for what, part in parts_of(plan, "learner").items() if what.startswith("activations")]
+    assert part.what == "activations of a row of 256 tokens"
+    assert part.likely == round(1.25 * 256 * 2 * layer)
+    assert part.least == round(1.25 * 256 * 2 * layer / 8)
+
+
+def test_a_generator_begins_no_more_rollouts_than_can_be_trained_in_time(tmp_path: Path):
+    plan = planned(a_config(tmp_path, asynchronous={"max_staleness": 1}))
+    part = parts_of(plan, "generator")["keys and values of 16 rollouts"]
+    # 16 rollouts of 32 tokens, keys and values of width 16 in 2 layers; and three times their logits.
+    assert part.likely == round(1.25 * 16 * 32 * 2 * 16 * 2 * 4) + 3 * 4 * 16 * 100
+    few = planned(a_config(tmp_path, engine={"batch_rollouts": 4}))
+    assert "keys and values of 4 rollouts" in parts_of(few, "generator")
+
+
+def test_the_heads_tile_is_the_one_that_is_planned():
+    assert TILE == LARGEST_TILE
+
+
+def test_with_a_gpu_the_policy_is_there_and_the_imports_are_here(tmp_path: Path):
+    plan = plan_memory(a_config(tmp_path), a_machine(64, gpus=(24.0,)))
+    here, gpu = plan.places
+    assert gpu.name == "the learner's GPU"
+    assert "AdamW's moments" in parts_of(plan, "learner", 1) and "AdamW's moments" not in parts_of(plan, "learner")
+    assert here.memory.total == 64 * GIB and gpu.memory.total == 24 * GIB
+
+
+def test_of_a_model_that_is_not_here_the_rest_is_planned(tmp_path: Path):
+    plan = planned(a_config(tmp_path, model={"path": "nobody/nothing"}))
+    assert plan.unknown is not None and "nobody/nothing" in plan.unknown
+    assert "weights" not in parts_of(plan, "learner") and "imports" in parts_of(plan, "learner")
+
+
+def test_what_fits_with_room_is_told_in_a_table_alone(tmp_path: Path):
+    plan = planned(a_config(tmp_path))
+    assert problems(plan) == warnings(plan) == []
+    assert lines(plan)[0] == "memory of this machine: 1.8 GiB at the fullest, where 64.0 GiB of 64.0 GiB are free"
+    assert "    560 MiB  learner    imports" in lines(plan)
+
+
+def test_what_may_be_too_much_is_warned_of_and_not_refused(tmp_path: Path):
+    plan = plan_memory(a_config(tmp_path), a_machine(8, free=1.9))
+    (told,) = warnings(plan)
+    assert "about 1.8 GiB of this machine at its fullest, where 1.9 GiB of 8.0 GiB are free" in told
+    assert problems(plan) == []
+
+
+def test_a_run_that_cannot_fit_is_refused_with_its_numbers_and_what_to_lower(tmp_path: Path):
+    model = a_model(tmp_path / "wide", hidden_size=8192, intermediate_size=32768, num_hidden_layers=80)
+    long = {"micro_tokens": 65536}
+    config = a_config(tmp_path, model, step=long, engine={"max_completion_length": 20000, "batch_rollouts": 4})
+    plan = plan_memory(config, a_machine(24))
+    (told,) = problems(plan)
+    assert "this machine, which has 24.0 GiB (learner " in told
+    assert "memory: this run takes at least " in told and "try a smaller step.micro_tokens" in told
+    assert warnings(plan) == []
+
+
+def test_the_row_that_would_fit_is_said(tmp_path: Path):
+    model = a_model(tmp_path / "wide", hidden_size=2048, intermediate_size=8192, num_hidden_layers=16)
+    config = a_config(tmp_path, model, step={"groups": 64, "micro_tokens": 8192}, engine={"max_completion_length": 64})
+    (told,) = warnings(plan_memory(config, a_machine(24)))
+    numbers = told.partition("step.micro_tokens = ")[2].partition(",")[0]
+    assert 256 <= int(numbers) < 8192
+    fitting = a_config(
+        tmp_path, model, step={"groups": 64, "micro_tokens": int(numbers)}, engine={"max_completion_length": 64}
+    )
+    assert warnings(plan_memory(fitting, a_machine(24))) == []
+
+
+def test_a_run_is_checked_before_it_is_begun_and_keeps_its_plan(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1"}]}))
+    given = resolve(values=settings(tiny_model, prompts, tmp_path / "runs"))
+    plan = prepare(given).document()["memory"]
+    assert [place["name"] for place in plan["places"]] == ["this machine"]
+    assert {part["process"] for part in plan["places"][0]["parts"]} == {
+        "learner",
+        "generator",
+        "scorer",
+        "recorder",
+        "flow",
+    }
+    monkeypatch.setattr("agrpo.runs.memory.machine_here", lambda: a_machine(0.5))
+    assert [told.partition(":")[0] for told in check(a_config(tmp_path, tiny_model))] == ["memory"]
+    with pytest.raises(ConfigError, match=r"memory: this run takes at least .* of this machine, which has 512 MiB"):
+        prepare(given, folder=str(tmp_path / "refused"))
+    assert not (tmp_path / "refused").exists()
