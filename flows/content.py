@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agrpo.instruments.limits import binding, waits_of
 from agrpo.instruments.progress import max_steps, seconds_left, share_done
 from agrpo.instruments.wording import duration
 from flows.drawing import Curve, image
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 NUM_ROWS = 20
 """Newest steps in the table."""
 UNITS = (
-    "length in tokens per completion, entropy in nats, staleness in versions, equal: groups whose rewards are all equal"
+    "length in tokens per completion, entropy in nats, staleness in versions, equal: groups whose rewards are all equal, "
+    "held by: the limit for which groups waited longest to begin"
 )
 """Said above the table, since Prefect's page has no room for them in its columns."""
 ABSENT = "–"
@@ -44,7 +46,7 @@ def table_rows(points: Sequence[StepPoint]) -> list[dict[str, str | int]]:
     rows: list[dict[str, str | int]] = []
     for point in reversed(points[-NUM_ROWS:]):
         told = {column: _told(read(point.metrics), form) for column, (read, form) in _COLUMNS.items()}
-        rows.append({"step": point.step, **told})
+        rows.append({"step": point.step, **told, "held by": _binding(point.metrics)})
     return rows
 
 
@@ -85,6 +87,11 @@ _COLUMNS: dict[str, tuple[Callable[[Mapping[str, float]], float | None], str]] =
     "tokens/s": (_tokens_per_second, ".0f"),
     "s/step": (_measure("perf/step_s"), ".2f"),
 }
+
+
+def _binding(metrics: Mapping[str, float]) -> str:
+    limit = binding(metrics)
+    return ABSENT if limit is None else f"{limit} {duration(waits_of(metrics)[limit])}"
 
 
 def _told(value: float | None, form: str) -> str:

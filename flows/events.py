@@ -22,6 +22,12 @@ STARTED = "agrpo.run.started"
 NAMES: Mapping[str, str] = {
     "published": "agrpo.version.published",
     "checkpoint": "agrpo.checkpoint.written",
+    "checkpoint_skipped": "agrpo.checkpoint.skipped",
+    "exported": "agrpo.export.written",
+    "weights_mended": "agrpo.version.mended",
+    "went_back": "agrpo.run.went_back",
+    "replay_differs": "agrpo.run.replay_differs",
+    "stage_stalled": "agrpo.stage.stalled",
     "stage_restarted": "agrpo.stage.restarted",
     "stage_failed": "agrpo.stage.failed",
     "finished": "agrpo.run.finished",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,22 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from agrpo import runs
-from agrpo.config import RunConfig, Settings, load_settings, resolve
-from agrpo.errors import ConfigError, RunNotFound, Stopped
+from agrpo import resuming, runs
+from agrpo.config import (
+    Settings,
+    StopSection,
+    SupervisionSection,
+    WorkersSection,
+    load_settings,
+    resolve,
+)
+from agrpo.errors import ConfigError, Stopped
 from agrpo.queue.run_folder import RunFolder
 from agrpo.quickstart.command import prepared_task
-from agrpo.stages import STAGES
+from agrpo.stages import SERVER, kind_of, stages_of
 from agrpo.stages.process import OnLine, Supervisor
+from agrpo.stages.supervision import Supervision
+from agrpo.stages.watchdog import Watchdog
 from flows.record import SupervisorEvents
 from flows.server import ensure_api
 from flows.watch import Watch
@@ -42,6 +52,10 @@ LEARNER = "learner"
 """Its end is the end of training."""
 RECORDER = "recorder"
 """Works until all others have ended, and then still records what they wrote last."""
+OUTLASTING = (SERVER, RECORDER)
+"""Stages that work for the others, and are asked to end when those have ended."""
+MOST_STAGES = 128
+"""Each has a thread that waits for its process; more than [workers] and engine.replicas allow."""
 ENDING_SECONDS = 120.0
 """How long after the learner's last step all other stages may take to end by themselves."""
 
@@ -86,16 +100,16 @@ def follow(run_url: str, on_line: OnLine | None = None) -> None:
         _follower.reset(token)
 
 
-@flow(name="train", task_runner=ThreadPoolTaskRunner(max_workers=16), persist_result=False)  # type: ignore[arg-type]
+@flow(name="train", task_runner=ThreadPoolTaskRunner(max_workers=MOST_STAGES), persist_result=False)  # type: ignore[arg-type]
 def train(
     *,
     run: str | None = None,
     config: str | None = None,
     quickstart: str | None = None,
     settings: list[str] | None = None,
+    resume: bool = False,
     runs_dir: str = "./runs",
     stages: list[str] | None = None,
-    restarts: int = 2,
 ) -> State[Any] | str:
     """Train a run to its end: a new one from `config`, or the one that `run` names.
 
@@ -103,17 +117,26 @@ def train(
         run: A run to go on with: its folder or URL, the beginning of its name, or `latest`.
         config: Path of a TOML file; begins a new run. A retry of the flow run goes on with the run it began.
         quickstart: Instead of `config`: a task of `agrpo quickstart`, prepared in `runs_dir` where it is not there yet.
-        settings: `table.key=value`, laid over the file.
+        settings: `table.key=value`, laid over the file, or over what `run` has: then only what decides no value of the run.
+        resume: With `config` or `quickstart`: go on with the newest run of that name, and begin one only where there is none.
         runs_dir: Folder in which `run` is looked up.
         stages: Which stages to run here. None: all of them.
-        restarts: How often each stage that was killed is started again.
     """
-    if quickstart is not None and run is None:
+    given = {"run": run, "config": config, "quickstart": quickstart}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1 or (run is not None and resume):
+        raise ConfigError(
+            f"{', '.join([*named, *(['resume'] if resume else [])]) or 'run, config, quickstart'}: give one of config or "
+            "quickstart to begin a run, with resume to go on with the newest one; or run, alone, to go on with that one"
+        )
+    if quickstart is not None:
         config, settings = prepare_quickstart(quickstart, runs_dir), [f"run.dir={runs_dir}", *(settings or [])]
-    folder = _run_folder(run, config, settings or [], runs_dir)
+    asked = _asked(run, config, settings or [], runs_dir)
+    amends, trains = run is None or bool(settings), stages is None or LEARNER in stages
+    folder = _run_folder(asked, resume=resume, amends=amends, trains=trains)
     follower = _follower.get() or _Follower()
     try:
-        cancelled = _supervise(folder, stages or list(STAGES), restarts)
+        cancelled = _supervise(folder, stages)
     except Exception as error:
         follower.error = error
         raise
@@ -133,14 +156,13 @@ def prepare_quickstart(task_name: str, runs_dir: str) -> str:
 @task(name="stage", task_run_name="{stage}", persist_result=False, cache_policy=NO_CACHE)
 def run_stage(
     stage: str,
-    supervisor: Supervisor,
+    supervision: Supervision,
     *,
     stop: threading.Event,
-    finish: threading.Event,
-    restarts: int,
+    finish: threading.Event | None,
     env: dict[str, str],
 ) -> None:
-    """Babysit one stage's process. Its lines become this task run's log; its end is this task run's end."""
+    """Keep one stage at work. Its lines become this task run's log; its end is this task run's end."""
     log, follower = get_run_logger(), _follower.get()
     listener = None if follower is None else follower.on_line
 
@@ -150,41 +172,58 @@ def run_stage(
             listener(name, line)
 
     try:
-        supervisor.run(
-            stage,
-            stop,
-            finish=finish if stage == RECORDER else None,
-            restarts=restarts,
-            env=env,
-            on_line=hear,
-        )
+        supervision.run(stage, stop, finish=finish, env=env, on_line=hear)
     except BaseException:
         stop.set()
         raise
 
 
-def _supervise(folder: RunFolder, stages: list[str], restarts: int) -> bool:
+def _supervise(folder: RunFolder, stages: list[str] | None) -> bool:
     """Run the stages to their end; whether Prefect asked for it. Raises the first failure."""
     stop, finish = threading.Event(), threading.Event()
     document = folder.document()
-    grace = load_settings(document).tree["stop"]["grace_seconds"]
-    given: dict[str, Any] = {"stop": stop, "finish": finish, "restarts": restarts}
+    tree = load_settings(document).tree
+    stopping, rule = StopSection(**tree["stop"]), SupervisionSection(**tree.get("supervision", {}))
+    names = stages or stages_of(WorkersSection(**tree.get("workers", {})), num_servers(tree.get("engine", {})))
     # Threads that spin while they wait would take the cores from the other stages.
     waiting = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
-    given["env"] = {"OMP_NUM_THREADS": str(document["threads"]), "OMP_WAIT_POLICY": waiting}
-    supervisor = Supervisor(folder.url, folder.local / "logs", grace_seconds=grace, on_event=SupervisorEvents(folder))
-    with supervisor, Watch(folder, stop, stages) as watch:
+    env = {"OMP_NUM_THREADS": str(document["threads"]), "OMP_WAIT_POLICY": waiting}
+    folder.forget_servers(None if stages is None else [name for name in names if kind_of(name) == SERVER])
+    supervisor = Supervisor(folder.url, folder.local / "logs", grace_seconds=stopping.grace_seconds)
+    watchdog = Watchdog(
+        folder.beats,
+        stall_seconds=rule.stall_seconds or stopping.stall_seconds / 2,
+        idle_seconds=stopping.stall_seconds,
+    )
+    supervision = Supervision(supervisor, rule, watchdog=watchdog, on_event=SupervisorEvents(folder))
+    with supervisor, watchdog, Watch(folder, stop, names) as watch:
         try:
-            futures = {run_stage.submit(name, supervisor, **given): name for name in stages}
+            futures = {
+                run_stage.submit(
+                    name, supervision, stop=stop, finish=finish if is_asked(name, names) else None, env=env
+                ): name
+                for name in names
+            }
             _await_stages(futures, stop, finish)
         finally:
             stop.set()
     return watch.cancelled
 
 
+def num_servers(engine: Mapping[str, Any]) -> int:
+    """How many servers of its own the run has."""
+    return engine.get("replicas", 1) if engine.get("serve") else 0
+
+
+def is_asked(name: str, names: Sequence[str]) -> bool:
+    """Whether a stage is asked to end when those that it works for have: servers alone on a machine cannot know of them."""
+    alone = all(kind_of(other) in OUTLASTING for other in names)
+    return kind_of(name) in OUTLASTING and not (kind_of(name) == SERVER and alone)
+
+
 def _await_stages(futures: dict[PrefectFuture[None], str], stop: threading.Event, finish: threading.Event) -> None:
     """Wait for all; the first failure stops the others and is raised."""
-    working, first = set(futures.values()) - {RECORDER}, None
+    working, first = {name for name in futures.values() if kind_of(name) not in OUTLASTING}, None
     ending = threading.Timer(ENDING_SECONDS, _stop_stragglers, (working, stop))
     ending.daemon = True
     if not working:
@@ -207,7 +246,9 @@ def _await_stages(futures: dict[PrefectFuture[None], str], stop: threading.Event
 
 
 def _stop_stragglers(working: set[str], stop: threading.Event) -> None:
-    logger.warning("training ended %.0f s ago and %s did not; stopping", ENDING_SECONDS, ", ".join(working) or RECORDER)
+    logger.warning(
+        "training ended %.0f s ago and %s did not; stopping", ENDING_SECONDS, ", ".join(working or OUTLASTING)
+    )
     stop.set()
 
 
@@ -224,24 +265,32 @@ def _silence_prefect() -> None:
     prefect.propagate = False
 
 
-def _run_folder(run: str | None, config: str | None, settings: list[str], runs_dir: str) -> RunFolder:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """What a flow run is to train."""
+
+    settings: Settings
+    run: RunFolder | None = None
+    """None: a run of these settings, begun or gone on with."""
+
+
+def _asked(run: str | None, config: str | None, sets: list[str], runs_dir: str) -> _Asked:
+    if run is not None:
+        folder = runs.find(run, runs_dir)
+        return _Asked(run=folder, settings=resolve(values=folder.document()["settings"]["tree"], sets=sets))
+    assert config is not None, "what is to be trained was checked"
+    return _Asked(settings=resolve(Path(config), sets))
+
+
+def _run_folder(asked: _Asked, *, resume: bool, amends: bool, trains: bool) -> RunFolder:
     """The run to train. The flow run takes its name, by which a retry finds the run that it began."""
     with get_client(sync_client=True) as client:
-        if run is not None:
-            folder = runs.find(run, runs_dir)
-            runs.check_unchanged(folder)
-        elif config is not None:
-            folder = _begun_by(client.read_flow_run(flow_run.id).name, resolve(Path(config), settings))
+        folder = asked.run or resuming.begun(client.read_flow_run(flow_run.id).name, asked.settings)
+        if folder is None and resume:
+            folder = resuming.newest_run(asked.settings)
+        if folder is not None:
+            resuming.take_up(folder, asked.settings if amends else None, trains=trains)
         else:
-            raise ConfigError("run, config: both missing; give config to begin a run, or run to go on with one")
+            folder = runs.prepare(asked.settings)
         client.update_flow_run(flow_run.id, name=folder.document()["name"])
     return folder
-
-
-def _begun_by(name: str, settings: Settings) -> RunFolder:
-    """The run that an earlier try of the flow run called `name` began, else a new one."""
-    place = RunConfig.build(settings).run.dir.rstrip("/")
-    try:
-        return RunFolder.open(f"{place if '://' in place else Path(place).absolute()}/{name}")
-    except RunNotFound:
-        return runs.prepare(settings)

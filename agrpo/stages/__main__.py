@@ -1,8 +1,8 @@
 """Run one stage as this process: `python -m agrpo.stages NAME RUN_URL`.
 
-Ends with 0 when the stage has finished or was asked to end, else with 1 and a last line `error: Type: message`. SIGTERM
-asks the stage to end, a second one ends it. SIGINT is ignored: the supervisor decides. Without its supervisor a stage
-does not live on.
+Ends with 0 when the stage has finished, or was asked to end, which it reports to its supervisor; else with 1 and a last
+line `error: Type: message`. SIGTERM asks the stage to end, a second one ends it. SIGINT is ignored: the supervisor
+decides. Without its supervisor a stage does not live on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 
 from agrpo.errors import AgrpoError, Stopped, UnknownName
 from agrpo.log_line import write_logs_to
-from agrpo.stages import STAGES, report
+from agrpo.stages import KINDS, kind_of, report
 from agrpo.stages.context import StageContext, new_incarnation
 
 logger = logging.getLogger("agrpo.stages")
@@ -37,7 +37,9 @@ LINGER_SECONDS = 3.0
 def main(arguments: list[str] | None = None) -> int:
     """Run the stage named on the command line; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m agrpo.stages", description="Run one stage of a run.")
-    parser.add_argument("name", help=f"one of {', '.join(STAGES)}, or the dotted path of a module with run(context)")
+    parser.add_argument(
+        "name", help=f"one of {', '.join(KINDS)}, a further worker (scorer-2), or a dotted module with run(context)"
+    )
     parser.add_argument("run_url", help="folder or URL of the run")
     options = parser.parse_args(arguments)
     _configure_logging()
@@ -58,20 +60,28 @@ def _run(context: StageContext, pipe: int | None) -> int:
     try:
         _run_of(context.stage)(context)
     except Stopped as stopped:
-        if context.stop.is_set():
-            logger.info("%s ends as asked: %s", context.incarnation, stopped)
-            return 0
-        return _failed(stopped, pipe)
+        return _as_asked(context, stopped, pipe) if context.stop.is_set() else _failed(stopped, pipe)
     except (Exception, SystemExit) as error:
         return _failed(error, pipe)
+    if context.stop.is_set():
+        return _as_asked(context, Stopped("its work is in order"), pipe)
     logger.info("%s has finished", context.incarnation)
     return 0
 
 
+def _as_asked(context: StageContext, stopped: Stopped, pipe: int | None) -> int:
+    """Tell it from the end of the work: whoever did not ask starts the stage again."""
+    logger.info("%s ends as asked: %s", context.incarnation, stopped)
+    if pipe is not None:
+        report.send(report.ErrorReport.of(stopped), pipe)
+    return 0
+
+
 def _run_of(name: str) -> Callable[[StageContext], None]:
-    module = name if "." in name else f"agrpo.stages.{name}"
-    if "." not in name and (not name.isidentifier() or find_spec(module) is None):
-        raise UnknownName(f'no stage "{name}"; expected {", ".join(STAGES)}, or "package.module" for one of yours')
+    kind = kind_of(name)
+    module = name if "." in name else f"agrpo.stages.{kind}"
+    if "." not in name and (not kind.isidentifier() or find_spec(module) is None):
+        raise UnknownName(f'no stage "{name}"; expected {", ".join(KINDS)}, or "package.module" for one of yours')
     run = getattr(importlib.import_module(module), "run", None)
     if run is None:
         raise UnknownName(f"{module} is no stage; it needs run(context: StageContext) -> None")

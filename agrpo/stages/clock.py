@@ -9,6 +9,9 @@ from contextlib import contextmanager
 
 from agrpo.records.progress import StepTimings
 
+_OF_SYNC = ("sync_transfer", "sync_pause", "sync_barrier")
+"""Parts of publishing that are told apart, and are in its time as well."""
+
 
 class StepClock:
     """Charges every moment to one part: the innermost that is open, or `other`."""
@@ -44,12 +47,10 @@ class StepClock:
         seconds, num_syncs = dict(self._seconds), self._num_syncs
         self._seconds.clear()
         self._num_syncs = 0
-        transfer = seconds.pop("sync_transfer", 0.0)
-        seconds["sync"] = seconds.get("sync", 0.0) + transfer
-        parts = {f"{name}_seconds": spent for name, spent in seconds.items()}
-        return StepTimings(
-            step_seconds=sum(seconds.values()), sync_transfer_seconds=transfer, num_syncs=num_syncs, **parts
-        )
+        inner = {name: seconds.pop(name, 0.0) for name in _OF_SYNC}
+        seconds["sync"] = seconds.get("sync", 0.0) + sum(inner.values())
+        parts = {f"{name}_seconds": spent for name, spent in (seconds | inner).items()}
+        return StepTimings(step_seconds=sum(seconds.values()), num_syncs=num_syncs, **parts)
 
     def _charge(self) -> None:
         now = time.perf_counter()

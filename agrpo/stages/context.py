@@ -15,7 +15,7 @@ class StageContext:
     run_url: str
     """Folder or URL of the run."""
     stage: str
-    """Name it was started under."""
+    """Name it was started under: of a stage, or of one more of its workers, such as `scorer-2`."""
     incarnation: str
     """Names this one process among all that ever ran the stage."""
     stop: threading.Event
@@ -25,3 +25,8 @@ class StageContext:
 def new_incarnation(stage: str) -> str:
     """`{stage}-{UTC time}-{6 hex digits}`: sorts by time, never given twice."""
     return f"{stage}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+def name_of(incarnation: str) -> str:
+    """Name that an incarnation was started under."""
+    return incarnation.rsplit("-", 2)[0]

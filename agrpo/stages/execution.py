@@ -6,16 +6,17 @@ Given the same weights and groups, a plan always does the same, so the first tim
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.metrics import StepFacts, measure_step
-from agrpo.policy.determinism import seed_draws
 from agrpo.policy.digest import digest_of, tensor_digests
-from agrpo.policy.update import RowOutcome, UpdateOutcome, update
+from agrpo.policy.flops import Arithmetic
+from agrpo.policy.trainee import Trainee, UpdateSettings
+from agrpo.policy.update import RowOutcome, UpdateOutcome
 from agrpo.records.batch import Row
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Done, Plan, RowFacts, SampleOutcome
@@ -26,21 +27,7 @@ from agrpo.records.trained_tokens import TrainedTokens
 from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
 
-if TYPE_CHECKING:
-    from torch.optim import Optimizer
-    from transformers import PreTrainedModel
-
-
-@dataclass(kw_only=True)
-class Trainee:
-    """The policy in training: what a checkpoint holds."""
-
-    model: PreTrainedModel
-    optimizer: Optimizer
-    num_tokens: int = 0
-    """Tokens forwarded since the start of the run."""
-    num_prompts: int = 0
-    """Prompts consumed since the start of the run."""
+__all__ = ["StepMaterial", "StepResult", "TokensOf", "Trainee", "carry_out"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +41,8 @@ class StepMaterial:
     """Scores of every group the plan consumes."""
     clock: StepClock
     """Runs since the step before was done."""
+    on_row: Callable[[], None] = lambda: None
+    """Called after each micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,26 +55,33 @@ class StepResult:
 
 
 def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> StepResult:
-    """One optimizer step. Moves `trainee`; a plan without trained tokens leaves its weights as they are."""
+    """One optimizer step. Moves `trainee`; a plan without trained tokens leaves its weights as they are.
+
+    It is carried out by as many ranks as the plan is for, where so many can be had: others give other bits.
+    """
     plan, clock, started_at = material.plan, material.clock, time.time()
     samples = samples_of_plan(plan, material.groups)
     rows = [config.packing.lay_out([samples[number] for number in row]) for row in plan.rows]
-    outcome = None if plan.empty else _update(config, trainee, plan, rows, clock)
+    if not plan.empty:
+        trainee.become(plan.ranks)
+    outcome = None if plan.empty else _update(config, trainee, rows, material)
     seen = _seen_samples(plan, samples, rows, outcome) if outcome else []
     trainee.num_tokens += sum(row.num_tokens for row in rows)
-    trainee.num_prompts += len(plan.consumed)
+    trainee.num_prompts += len(plan.scored)
     with clock.part("digest"):
         digests = tensor_digests(trainee.model)
     facts = StepFacts(
         plan=plan,
         consumed=material.consumed,
         samples=[one.outcome for one in seen],
-        rows=[_row_facts(row) for row in rows],
+        rows=[_row_facts(row, trainee.arithmetic) for row in rows],
         micro_tokens=config.step.micro_tokens,
         loss=outcome.loss if outcome else 0.0,
         grad_norm=outcome.grad_norm if outcome else 0.0,
+        aux_loss=outcome.aux_loss if outcome else None,
         num_tokens=trainee.num_tokens,
         timings=clock.lap(),
+        peak_flops_per_second=trainee.peak_flops_per_second,
     )
     return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
 
@@ -99,10 +95,12 @@ def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_a
         digests=digests,
         loss=facts.loss,
         grad_norm=facts.grad_norm,
+        aux_loss=facts.aux_loss,
         metrics=measure_step(facts),
         samples=facts.samples,
         rows=facts.rows,
         timings=facts.timings,
+        peak_flops_per_second=facts.peak_flops_per_second,
         num_tokens=facts.num_tokens,
         num_prompts=num_prompts,
         publish=plan.publish,
@@ -112,22 +110,25 @@ def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_a
     )
 
 
-def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row], clock: StepClock) -> UpdateOutcome:
-    seed_draws(plan.seed)
-    outcome = update(
-        trainee.model,
-        trainee.optimizer,
-        rows,
-        loss=config.loss,
-        aggregation=config.aggregation,
-        totals=StepTotals(
-            num_tokens=plan.num_trained_tokens,
-            num_samples=len(plan.samples),
-            max_completion_length=config.sampling.max_completion_length,
+def _update(config: RunConfig, trainee: Trainee, rows: list[Row], material: StepMaterial) -> UpdateOutcome:
+    plan, clock = material.plan, material.clock
+    idle = [config.packing.lay_out([])] * (-len(rows) % trainee.group.size)
+    outcome = trainee.update(
+        [*rows, *idle],
+        UpdateSettings(
+            loss=config.loss,
+            aggregation=config.aggregation,
+            totals=StepTotals(
+                num_tokens=plan.num_trained_tokens,
+                num_samples=len(plan.samples),
+                max_completion_length=config.sampling.max_completion_length,
+            ),
+            temperature=config.sampling.temperature,
+            learning_rate=plan.learning_rate,
+            max_grad_norm=config.optimizer.max_grad_norm,
+            seed=plan.seed,
         ),
-        temperature=config.sampling.temperature,
-        learning_rate=plan.learning_rate,
-        max_grad_norm=config.optimizer.max_grad_norm,
+        material.on_row,
     )
     clock.move("forward", outcome.forward_seconds)
     clock.move("backward", outcome.backward_seconds)
@@ -135,9 +136,14 @@ def _update(config: RunConfig, trainee: Trainee, plan: Plan, rows: list[Row], cl
     return outcome
 
 
-def _row_facts(row: Row) -> RowFacts:
+def _row_facts(row: Row, arithmetic: Arithmetic | None) -> RowFacts:
+    own = np.unique(row.index << 32 | row.targets)  # a trained token: where it is predicted, and which it is
     return RowFacts(
-        num_samples=row.num_samples, num_tokens=row.num_tokens, attention_cost=int((row.positions + 1).sum())
+        num_samples=row.num_samples,
+        num_tokens=row.num_tokens,
+        attention_cost=int((row.positions + 1).sum()),
+        num_shared_terms=row.num_trained - len(own),
+        flops=arithmetic.flops(row) if arithmetic else None,
     )
 
 
@@ -153,6 +159,8 @@ def _seen_samples(plan: Plan, samples: list[Sample], rows: list[Row], outcome: U
     """What each sample looked like to the learner, in the plan's order."""
     found: dict[int, _SeenSample] = {}
     for micro_batch, (numbers, row) in enumerate(zip(plan.rows, rows, strict=True)):
+        if not numbers:
+            continue
         own = [samples[number] for number in numbers]
         found.update(zip(numbers, _seen_in_row(micro_batch, own, row, outcome.rows[micro_batch]), strict=True))
     return [found[number] for number in range(len(samples))]
@@ -172,6 +180,7 @@ def _seen_in_row(micro_batch: int, samples: list[Sample], row: Row, seen: RowOut
         "masked_share": of.mean(measures["masked"]),
         "clipped_low_share": of.mean(measures["clipped_low"]),
         "clipped_high_share": of.mean(measures["clipped_high"]),
+        **({"sampler_mass": of.mean(measures["sampler_mass"])} if "sampler_mass" in measures else {}),
     }
     log_probs, entropies = of.split(seen.logprobs), of.split(seen.entropy)
     return [

@@ -7,27 +7,35 @@ seed, ticket, rollout, turn), and how far it may run ahead is read from the run 
 from __future__ import annotations
 
 import asyncio
-import bisect
 import logging
 import time
 from dataclasses import replace
-from enum import Enum, auto
+from functools import partial
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from agrpo.config import RunConfig, load_settings
-from agrpo.engines import Engine
+from agrpo.engines import Engine, Needs
 from agrpo.errors import DeadlineExceeded, EngineError, PromptError, PromptRefused, StoreError
 from agrpo.prompts import PromptOrder
+from agrpo.queue.room import Room
 from agrpo.queue.run_folder import EventStream, RunFolder
-from agrpo.queue.versions import newest_after, newest_version
-from agrpo.records.arrow import group_to_arrow, scored_from_arrow
+from agrpo.queue.versions import version_of_label
+from agrpo.records.arrow import group_to_arrow
 from agrpo.records.group import RolloutGroup
-from agrpo.records.pace import Pace
+from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
 from agrpo.records.prompt import Prompt
-from agrpo.records.score import fills_step
 from agrpo.stages.context import StageContext
+from agrpo.stages.load_watch import LoadWatch
+from agrpo.stages.same_machine import check_machine
 from agrpo.stages.sampling import Renderer, sample_group
-from agrpo.stages.serving import serve_version
+from agrpo.stages.scoring_queue import ScoringQueue
+from agrpo.stages.serving import Serving
+from agrpo.stages.slots import Slot, Slots
+from agrpo.stages.tickets import Tickets
+from agrpo.stages.turn_taking import TurnTaking
+from agrpo.stages.waits import Waits
 from agrpo.staleness import may_generate
 
 logger = logging.getLogger(__name__)
@@ -45,19 +53,27 @@ def run(context: StageContext) -> None:
     config = RunConfig.build(load_settings(folder.document()))
     order = PromptOrder(config.prompts.source(), seed=config.data_seed, shuffle=config.prompts.shuffle)
     renderer = Renderer(config.model)
-    engine = config.engine(config.model)
+    needs = Needs(
+        servers=folder.server_urls,
+        give_up=folder.give_up_server,
+        version_of=partial(version_of_label, folder),
+        sampling=config.sampling,
+        max_staleness=config.asynchronous.max_staleness,
+        adapter_rank=config.served_adapter_rank,
+    )
+    engine = config.engine(config.model, needs)
     asyncio.run(_Generator(context, folder, config, order=order, renderer=renderer, engine=engine).generate())
 
 
-class _Hold(Enum):
-    """What keeps a ticket from being started."""
+class _Claimed(NamedTuple):
+    """A ticket this incarnation works on, as things stood when it was claimed."""
 
-    CONCURRENCY = auto()
-    """As many rollouts as there may be are in flight."""
-    END = auto()
-    """The run needs no further group."""
-    RUN_AHEAD = auto()
-    """It would be too far ahead of training, in versions or in tokens."""
+    ticket: int
+    number_try: int
+    base: int
+    """Newest attempt of the chain."""
+    prompt_number: int
+    pace: Pace
 
 
 class _Generator:
@@ -80,13 +96,23 @@ class _Generator:
         self.renderer = renderer
         self.engine = engine
         self.events = EventStream(folder, context.incarnation)
-        self.base = 0
+        self.room = Room(folder, max_bytes=config.store.max_bytes, min_free_bytes=config.store.min_free_bytes)
+        self.tickets = Tickets(folder, config, context.stage)
+        self.slots = Slots(config.asynchronous.max_concurrent_rollouts)
+        self.load = LoadWatch(engine, self.slots)
+        self.unscored = ScoringQueue(folder, config.asynchronous.scoring_queue)
+        self.waits = Waits()
+        self.maker = Serving(folder, engine, context.incarnation, config.model.served_dtype)
+        self.turn = TurnTaking(folder, config, context.incarnation)
+        self.loading: asyncio.Task[None] | None = None
+        """A version on its way into the engine; no ticket is started meanwhile."""
         self.serving: WeightsReady | None = None
+        self.served: dict[int, WeightsReady] = {}
+        """What this incarnation has served, by version."""
+        self.proved: set[int] = set()
+        """Versions whose probe agreed: only what they sampled is published."""
         self.running: dict[int, asyncio.Task[None]] = {}
-        self.tries: dict[int, int] = {}
         self.hint = Hint(limit_ticket=0, dropped=0, floor=0)
-        self.lookahead = _Lookahead(folder, config)
-        self.next_ticket = 0
         self.version_waits = False
         """A newer version is published, and requests still run that may not see another one."""
         self.failed_in_a_row = 0
@@ -94,35 +120,30 @@ class _Generator:
         """Why the newest version cannot be loaded."""
         self.looked_at = 0.0
         self.told_at = 0.0
-        self.listed_at = 0.0
         self.moved_at = time.monotonic()
-        self.held_seconds: float | None = None
-        """How long run-ahead has kept the next ticket from being started; None: not at all."""
-        self.held_at = self.moved_at
         self.ended_at: float | None = None
         """When a group ended last."""
 
     async def generate(self) -> None:
+        watching = asyncio.create_task(self.load.watch())
         try:
-            self._take_over()
-            while not self.context.stop.is_set() and not self.hint.finished:
+            self.tickets.take_over(self.folder.hint())
+            while not self.context.stop.is_set() and not self.folder.has_finished(self.hint):
                 await self._turn()
+                if watching.done():
+                    watching.result()
         finally:
-            for task in self.running.values():
+            tasks = [watching, *self.running.values(), *([self.loading] if self.loading else [])]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self.running.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self.engine.close()
 
     async def _turn(self) -> None:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
         if time.monotonic() - self.looked_at >= HINT_SECONDS:
             await self._look()
-        while self.serving is not None and not self.version_waits:
-            hold = self._hold(self.next_ticket)
-            self._note(hold)
-            if hold is not None:
-                break
-            self._start(self.next_ticket)
+        self._start_next()
         ended = [ticket for ticket, task in self.running.items() if task.done()]
         for ticket in ended:
             self.running.pop(ticket).result()
@@ -134,148 +155,220 @@ class _Generator:
                 f"waited {waited:.0f} s for {self._waiting_for()}; the limit is {self.config.stop.stall_seconds:.0f} s "
                 "(stop.stall_seconds)"
             )
-        await asyncio.sleep(POLL_SECONDS)
+        await self._pause()
+
+    def _start_next(self) -> None:
+        """Start one ticket after the other, until something holds the next one back."""
+        limit: Limit | None = None
+        if self.serving is not None and not self.version_waits and self.loading is None:
+            while (hold := self._hold(self.tickets.next)) is None:
+                self._start(self.tickets.next)
+            if hold != "end" and (hold is not Limit.RUN_AHEAD or self.hint.written_at):
+                limit = hold  # before the learner's first word, nobody holds
+        self.waits.note(limit)
+
+    async def _pause(self) -> None:
+        """Wait for a moment, or until the version on its way is served."""
+        if self.loading is None:
+            await asyncio.sleep(POLL_SECONDS)
+            return
+        await asyncio.wait({self.loading}, timeout=POLL_SECONDS)
+        if self.loading.done():
+            task, self.loading = self.loading, None
+            task.result()
 
     def _waiting_for(self) -> str:
         if self.unserved is not None:
             return f"weights that can be loaded ({self.unserved})"
+        if self.loading is not None:
+            return "the engine, its servers included, to take the newest weights"
         if self.serving is None:
             return "the first version of the weights"
         if self.running:
             return f"the engine to complete ticket {min(self.running)}"
-        return f"leave to start ticket {self.next_ticket} (serving version {self.serving.version})"
+        if self.waits.held_by is Limit.SCORING:
+            return f"scores of {len(self.unscored)} groups (async.scoring_queue = {self.unscored.size})"
+        return f"leave to start ticket {self.tickets.next} (serving version {self.serving.version})"
 
     async def _look(self) -> None:
-        """Read the hint, load a newer version, and skip the tickets that are claimed."""
+        """Read the hint, load a newer version, and skip the tickets that are claimed. Raises `StoreFull`."""
         self.looked_at = time.monotonic()
         hint = self.folder.hint()
         if hint is not None and hint != self.hint:
             self.hint = hint
             self.moved_at = self.looked_at
-        if self.unserved is None or self.looked_at - self.told_at >= BEAT_SECONDS:
-            await self._load_newest()
+        if self.unscored.is_full and self.unscored.look(self.hint.floor):
+            self.moved_at = self.looked_at
+        if self.loading is None and (self.unserved is None or self.looked_at - self.told_at >= BEAT_SECONDS):
+            self._load_newest()
         if self.looked_at - self.told_at >= BEAT_SECONDS:
             self.told_at = self.looked_at
-            self.folder.beat("generator", None if self.running else self._waiting_for(), self.looked_at - self.moved_at)
+            self.room.check()
+            waiting_for = None if self.running else self._waiting_for()
+            self.folder.beat(self.context.stage, waiting_for, self.looked_at - self.moved_at, self._standing())
+            self.tickets.relieve(self.hint.floor, {*self.running})
 
-    async def _load_newest(self) -> None:
-        ready = self._newest()
-        if ready is None or (self.serving is not None and ready.version == self.serving.version):
+    def _standing(self) -> Standing:
+        self.unscored.look(self.hint.floor)
+        return Standing(
+            in_flight=self.slots.in_use,
+            cap=self.slots.capacity,
+            ceiling=self.load.ceiling,
+            unscored=len(self.unscored),
+            queue=self.unscored.size,
+            held_by=self.waits.held_by,
+            held_seconds=self.waits.held_seconds,
+        )
+
+    def _load_newest(self) -> None:
+        ready = self._due()
+        if ready is None:
             return
-        self.version_waits = bool(self.running) and (self.config.lockstep or self.config.sampling.reproducible)
+        if self.serving is not None and ready.version == self.serving.version:
+            self.version_waits = False
+            self.tickets.see_bases()
+            if self.engine.behind:
+                self.loading = asyncio.create_task(self._serve(self.serving))
+            return
+        apart = (self.config.lockstep or self.config.sampling.reproducible) and not self.turn.is_there(ready)
+        self.version_waits = bool(self.running) and apart
         if self.version_waits:
             return
+        if self.serving is None and self.config.sampling.reproducible:
+            check_machine(self.folder, self.config)  # an attempt is written before any version
+        self.served[ready.version] = ready  # a request that runs on may end under it before it is acknowledged
+        self.loading = asyncio.create_task(self._serve(ready))
+
+    def _due(self) -> WeightsReady | None:
+        """The version to serve: the newest, unless one before it was pushed and has not been proved."""
+        newest = self.tickets.newest_version(time.monotonic())
+        return None if newest is None else self.turn.first(newest, self.serving, self.proved)
+
+    async def _serve(self, ready: WeightsReady) -> None:
+        """Have the engine serve a version; where its weights cannot be read, the version served so far goes on."""
         try:
-            await serve_version(self.folder, self.engine, ready, self.context.incarnation, self.config.model.dtype)
+            async with self.turn.taken(ready.version):
+                if (due := self._due()) is not None and due.version != ready.version:
+                    return  # another one was pushed meanwhile
+                await self.maker.serve(ready)
         except StoreError as error:
-            # A learner that begins writes them again; until then the version served so far goes on.
+            # A learner that begins writes them again.
             if self.unserved is None:
                 logger.warning("version %d cannot be served yet: %s", ready.version, error)
             self.unserved = str(error)
             return
         self.unserved = None
-        self.serving, self.base = ready, ready.attempt
+        if self.serving is None:
+            await self.load.look()  # the first rollouts are to find the cap
+        self.serving = ready
+        self.proved.add(ready.version)
+        self.tickets.see_bases()
         self.moved_at = time.monotonic()
         self.ended_at = self.ended_at or self.moved_at
         logger.info("serving version %d (step %d)", ready.version, ready.step)
         self.events.write("version_served", version=ready.version, step=ready.step)
 
-    def _newest(self) -> WeightsReady | None:
-        """The newest version; the chain of attempts is read again once a second."""
-        if self.serving is not None and self.looked_at - self.listed_at < BEAT_SECONDS:
-            return newest_after(self.folder, self.serving)
-        self.listed_at = self.looked_at
-        return newest_version(self.folder)
-
-    def _take_over(self) -> None:
-        """Groups that an earlier incarnation claimed and did not publish are generated first."""
-        stage, hint = self.context.stage, self.folder.hint()
-        # Below the floor every ticket is consumed.
-        self.next_ticket = hint.floor if hint is not None else 0
-        for ticket in self.folder.claims.tickets(self.next_ticket):
-            claim = self.folder.claims.holder(ticket)
-            if claim is not None and claim.owner.startswith(f"{stage}-") and not self.folder.groups.exists(ticket):
-                self.tries[ticket] = claim.number_try + 1
-        if self.tries:
-            logger.info("taking over %d claims of an earlier incarnation: %s", len(self.tries), sorted(self.tries))
-
-    def _hold(self, ticket: int) -> _Hold | None:
-        """The bound that this ticket has to wait for; None: it may begin."""
-        rollouts = (len(self.running) + 1) * self.config.sampling.num_generations
-        if rollouts > self.config.asynchronous.max_concurrent_rollouts:
-            return _Hold.CONCURRENCY
+    def _hold(self, ticket: int) -> Limit | Literal["end"] | None:
+        """The limit that this ticket has to wait for; None: it may begin; `end`: the run needs no further group."""
+        if (full := self._full()) is not None:
+            return full
         if self.config.stop.max_steps is None and self.config.stop.epochs is not None:
-            if ticket >= self.config.stop.epochs * len(self.order):
-                return _Hold.END
-        if ticket in self.tries:
+            if self.tickets.rewinds.prompt_of(ticket) >= self.config.stop.epochs * len(self.order):
+                return "end"
+        if (
+            ticket in self.tickets.tries and not self.config.lockstep
+        ):  # in lockstep the version decides the weights to come
             return None
         if self.hint.limit_ticket is not None and ticket >= self.hint.limit_ticket:
-            return _Hold.RUN_AHEAD
+            return Limit.RUN_AHEAD
         assert self.serving is not None
-        dropped = self.lookahead.dropped_before(ticket) if self.config.lockstep else self.hint.dropped
+        dropped = self.tickets.dropped_before(ticket) if self.config.lockstep else self.hint.dropped
         if self.config.stop.max_steps is not None:
             if ticket - dropped >= self.config.stop.max_steps * self.config.step.groups:
-                return _Hold.END
+                return "end"
         in_time = may_generate(
             ticket,
             dropped,
-            self.serving.version,
+            self.serving.ordinal_or_version,
             self.config.groups_per_version,
             self.config.asynchronous.max_staleness,
         )
-        return None if in_time else _Hold.RUN_AHEAD
+        return None if in_time else Limit.RUN_AHEAD
 
-    def _note(self, hold: _Hold | None) -> None:
-        """Keep the time for which run-ahead holds the next ticket back."""
-        now = time.monotonic()
-        if self.held_seconds is not None:
-            self.held_seconds += now - self.held_at
-        elif hold is _Hold.RUN_AHEAD and self.hint.written_at:  # before the learner's first word, nobody holds
-            self.held_seconds = 0.0
-        self.held_at = now
+    def _full(self) -> Limit | None:
+        """The limit that holds every ticket, whichever it is."""
+        if not self.slots.are_free:
+            return Limit.LOAD if self.slots.capacity < self.load.ceiling else Limit.CEILING
+        return Limit.SCORING if self.unscored.is_full else None
 
     def _start(self, ticket: int) -> None:
         """Claim the ticket and begin its group, unless another worker has it."""
-        self.next_ticket = ticket + 1
-        number_try = self.tries.pop(ticket, 0)
+        self.tickets.next = ticket + 1
+        number_try, base = self.tickets.tries.pop(ticket, 0), self.tickets.base
         owner = self.context.incarnation
-        held, self.held_seconds = self.held_seconds, None
-        if self.folder.claims.take(ticket, owner=owner, base=self.base, number_try=number_try):
-            rollouts = (len(self.running) + 1) * self.config.sampling.num_generations
-            cap = self.config.asynchronous.max_concurrent_rollouts
-            pace = Pace(concurrency=rollouts, concurrency_cap=cap, backpressure_seconds=held)
-            self.running[ticket] = asyncio.create_task(self._generate_group(ticket, number_try, pace))
+        if self.folder.claims.take(ticket, owner=owner, base=base, number_try=number_try):
+            waits = self.waits.take()
+            rollouts = min(self.slots.in_use + self.config.sampling.num_generations, self.slots.capacity)
+            pace = Pace(
+                concurrency=rollouts,
+                concurrency_cap=self.slots.capacity,
+                backpressure_seconds=waits.get(Limit.RUN_AHEAD),
+                load_wait_seconds=waits.get(Limit.LOAD),
+                ceiling_wait_seconds=waits.get(Limit.CEILING),
+                score_block_seconds=waits.get(Limit.SCORING),
+            )
+            slots = self.slots.queue(self.config.sampling.num_generations)
+            claimed = _Claimed(ticket, number_try, base, self.tickets.rewinds.prompt_of(ticket), pace)
+            self.running[ticket] = asyncio.create_task(self._generate_group(claimed, slots))
 
-    async def _generate_group(self, ticket: int, number_try: int, pace: Pace) -> None:
-        claimed_at = time.time()
+    async def _generate_group(self, claimed: _Claimed, slots: list[Slot]) -> None:
+        claimed_at, ticket = time.time(), claimed.ticket
         assert self.serving is not None
         version = self.serving.version
         prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
         try:
-            prompt = self.order.prompt(ticket)
+            prompt = self.order.prompt(claimed.prompt_number)
             ids = self.renderer.render(prompt.messages)
             seeds = (self.config.run.seed, ticket)
-            rollouts = await sample_group(self.engine, self.renderer, ids, self.config.sampling, seeds)
+            rollouts = await sample_group(
+                self.engine, self.renderer, ids, sampling=self.config.sampling, seeds=seeds, slots=slots
+            )
         except (PromptError, PromptRefused) as error:
             logger.warning("ticket %d: prompt refused: %s", ticket, error)
             refusal = str(error)
+        finally:
+            for slot in slots:
+                slot.close()
+        await self._prove(
+            {*chain.from_iterable(turn.output_versions for rollout in rollouts for turn in rollout.turns)}
+        )
         first = [turn.output_versions[0] for rollout in rollouts for turn in rollout.turns[:1] if turn.output_versions]
+        sampled_by = self.served[min(first, default=version)]
         group = RolloutGroup(
             ticket=ticket,
             prompt=prompt,
             rollouts=rollouts,
-            model_version=min(first, default=version),
-            base=self.base,
-            claim_try=number_try,
+            model_version=sampled_by.version,
+            model_attempt=sampled_by.attempt,
+            model_step=sampled_by.step,
+            model_ordinal=sampled_by.ordinal_or_version,
+            base=claimed.base,
+            claim_try=claimed.number_try,
             generator=self.context.incarnation,
             refusal=refusal,
             claimed_at=claimed_at,
             finished_at=time.time(),
-            pace=replace(pace, interval_seconds=self._interval()),
+            pace=self.load.told(replace(claimed.pace, interval_seconds=self._interval())),
         )
         if not self.folder.groups.publish(ticket, group_to_arrow(group)):
             logger.info("ticket %d was published by another worker first", ticket)
+        self.unscored.add(ticket)
         self._tell_failures(group)
+
+    async def _prove(self, versions: set[int]) -> None:
+        """Wait until the probes of these versions have agreed; where one does not, this generator ends."""
+        while not versions <= self.proved:
+            await asyncio.sleep(POLL_SECONDS)
 
     def _interval(self) -> float:
         """Seconds since a group ended last, and the next interval begins."""
@@ -285,7 +378,7 @@ class _Generator:
 
     def _tell_failures(self, group: RolloutGroup) -> None:
         """Say which rollouts failed. Raises `EngineError` where nothing comes back any more."""
-        failed = [rollout for rollout in group.rollouts if rollout.failed]
+        failed = [rollout for rollout in group.rollouts if rollout.failed and not rollout.broken_off]
         self.failed_in_a_row = self.failed_in_a_row + 1 if failed and len(failed) == len(group.rollouts) else 0
         if failed:
             waited = max(rollout.duration_seconds for rollout in failed)
@@ -305,28 +398,3 @@ class _Generator:
                 f"the engine answered no request of {self.failed_in_a_row} groups in a row, last: {failed[0].error}; the "
                 "prompts are not to blame. Mend the engine, then `agrpo resume` this run"
             )
-
-
-class _Lookahead:
-    """In lockstep: how many tickets before one will not fill a step, by their scores alone."""
-
-    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
-        self._folder = folder
-        self._zero_variance = config.zero_variance
-        self._seen: set[int] = set()
-        self._replaced: list[int] = []
-        """Tickets that take no place, ascending."""
-        self._next = 0
-
-    def dropped_before(self, ticket: int) -> int:
-        for number in self._folder.scored.numbers(self._next):
-            if number not in self._seen:
-                data = self._folder.scored.read(number)
-                assert data is not None, f"scored slot {number} was listed and is gone"
-                self._seen.add(number)
-                if not fills_step(scored_from_arrow(data).marks, self._zero_variance):
-                    bisect.insort(self._replaced, number)
-        while self._next in self._seen:
-            self._seen.remove(self._next)
-            self._next += 1
-        return bisect.bisect_left(self._replaced, ticket)

@@ -1,6 +1,6 @@
 """The learner: plans a step, writes the plan, moves the weights, writes what came out, publishes.
 
-The order of its writes is the run's safety (docs/architecture.md, durability): a plan is written before the weights are
+The order of its writes is the run's safety (docs/durability.md): a plan is written before the weights are
 touched, a done record before the version it publishes, and an attempt before anything an older learner might contest.
 """
 
@@ -13,25 +13,42 @@ from collections import Counter
 from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
-from agrpo.errors import ReplayMismatch, RewardError
+from agrpo.errors import ReplayMismatch, RewardError, Stopped
 from agrpo.metrics.line import progress_line
-from agrpo.policy.determinism import make_deterministic
-from agrpo.policy.model import load_policy
-from agrpo.policy.optimizer import build_optimizer, rate_schedule
+from agrpo.policy.determinism import make_deterministic, threads_of
+from agrpo.policy.optimizer import rate_schedule
+from agrpo.policy.trainee import Origin, begin
+from agrpo.queue.rewinds import Rewinds
 from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
-from agrpo.records.arrow import scored_from_arrow
+from agrpo.queue.versions import newest_version
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import CheckpointState, Done, Plan
-from agrpo.records.score import ScoredGroup
+from agrpo.records.progress import Base, CheckpointState, Done, Plan
 from agrpo.records.trained_tokens import tokens_to_arrow
 from agrpo.stages.clock import StepClock
 from agrpo.stages.context import StageContext
-from agrpo.stages.execution import StepMaterial, Trainee, carry_out
+from agrpo.stages.execution import StepMaterial, carry_out
+from agrpo.stages.extent import Extent
+from agrpo.stages.going_back import rewound_base
 from agrpo.stages.keeping import Keeper
+from agrpo.stages.names import OWN_REPLAY
 from agrpo.stages.planning import Chooser, Chosen, StepNumbers, make_plan, read_groups
+from agrpo.stages.ranks import Recruiter, ranks_asked, recruiter_of
+from agrpo.stages.replaying import material_of, replay_to
 from agrpo.stages.run_ahead import RunAhead
-from agrpo.stages.shelf import ConsumedTickets, Shelf
-from agrpo.stages.succession import Inheritance, accede, begin_attempt, check_fence, done_of, plan_of
+from agrpo.stages.same_machine import check_machine
+from agrpo.stages.shelf import Shelf
+from agrpo.stages.standing import Standing
+from agrpo.stages.succession import (
+    Inheritance,
+    accede,
+    begin_attempt,
+    carried_out_again,
+    check_fence,
+    done_of,
+    highest_publish,
+    next_version,
+    plan_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +60,11 @@ def run(context: StageContext) -> None:
     folder = RunFolder.open(context.run_url)
     document = folder.document()
     config = RunConfig.build(load_settings(document))
-    make_deterministic(document["threads"])
-    _Learner(context, folder, config, document["prompts_per_epoch"], document["config_digest"]).learn()
+    threads = threads_of(document)
+    make_deterministic(threads)
+    with recruiter_of(config, context.stop) as recruiter:
+        learner = _Learner(context, folder, config, document["prompts_per_epoch"], document["config_digest"])
+        learner.learn(Origin.of(config, threads), recruiter)
 
 
 class _Learner:
@@ -57,104 +77,191 @@ class _Learner:
         self.folder = folder
         self.config = config
         self.prompts_per_epoch = prompts_per_epoch
+        self.extent = Extent(config, prompts_per_epoch)
         self.config_digest = config_digest
         self.events = EventStream(folder, context.incarnation)
-        self.consumed = ConsumedTickets()
-        self.rate = rate_schedule(config.optimizer, self._horizon())
+        self.standing = Standing()
+        self.rate = rate_schedule(config.optimizer, self.extent.horizon)
         self.clock = StepClock()
-        self.step = 0
-        self.version = -1
-        self.replaced = 0
-        """Consumed groups that took no place of a step."""
-        self.num_updates = 0
-        self.untrained_in_a_row = 0
         self.waited = False
         """The last word was that something is waited for."""
         self.told_at = -math.inf
+        self.began_at = time.monotonic()
 
-    def learn(self) -> None:
-        inheritance = begin_attempt(self.folder)
+    def learn(self, origin: Origin, recruiter: Recruiter) -> None:
+        inheritance = begin_attempt(self.folder, check_machine(self.folder, self.config))
         self.attempt = inheritance.attempt
         logger.info("attempt %d begins, after step %d", self.attempt, inheritance.last_step)
-        model = load_policy(self.config.model)
-        self.trainee = Trainee(model=model, optimizer=build_optimizer(model, self.config.optimizer))
+        self.ranks = ranks_asked(self.config)
+        self.trainee = begin(origin, recruiter.form(self.ranks), recruiter)
+        self.trainee.find_peak()
         self.keeper = Keeper(
-            self.folder, self.config, self.trainee, attempt=self.attempt, events=self.events, clock=self.clock
+            self.folder,
+            self.config,
+            self.trainee,
+            attempt=self.attempt,
+            events=self.events,
+            clock=self.clock,
+            stop=self.context.stop,
         )
         adopted = self._inherit(inheritance) if inheritance.segments else self._begin()
-        shelf = Shelf(self.folder, self.consumed)
-        self.run_ahead = RunAhead(self.folder, self.config, shelf, dropped=self.replaced)
+        self._get_ready()
+        for plan in adopted:
+            self._leave_if_asked()
+            self._finish(plan, material_of(self.folder, plan, self.clock, self._beat_at_work))
+        self.chooser.untrained_in_a_row = self.standing.untrained_in_a_row
+        while not self.extent.is_last(self.standing.step) and not self.chooser.spent:
+            self._leave_if_asked()
+            if not self._train_step():
+                break
+        self._end()
+
+    def _get_ready(self) -> None:
+        """What choosing groups needs, once the attempt has its base."""
+        rewinds = Rewinds(self.folder.bases(), self.folder.claims.base_of)
+        shelf = Shelf(self.folder, self.standing.consumed, rewinds)
+        self.run_ahead = RunAhead(
+            self.folder, self.config, shelf, dropped=self.standing.num_replaced, attempt=self.attempt
+        )
         self.chooser = Chooser(
             self.config,
             shelf,
             self.clock,
-            num_prompts=self._num_prompts(),
+            num_prompts=self.extent.num_prompts,
+            num_void=self.standing.num_void,
             prompts_per_epoch=self.prompts_per_epoch,
             stop=self.context.stop,
             tell=self.run_ahead.tell,
             beat=self._beat,
         )
-        for plan in adopted:
-            self._finish(plan, self._material(plan))
-        self.chooser.untrained_in_a_row = self.untrained_in_a_row
-        while not self._is_last() and not self.chooser.spent:
-            if not self._train_step():
-                break
-        self._end()
 
     # ---- beginning and inheriting
 
     def _begin(self) -> list[Plan]:
         """First start: what step 0 is, before any ticket may be claimed."""
+        self.standing.digest = self.keeper.digest()
         self.keeper.write_checkpoint(self._state())
-        accede(self.folder, Inheritance(attempt=self.attempt, segments=[], last_step=0, half_done=[]))
-        self.version = 0
-        self.keeper.publish(self.version, self.step)
+        accede(self.folder, Base(attempt=self.attempt), [])
+        self.keeper.publish(0, 0, ordinal=0)
         self.clock.lap()
         return []
 
     def _inherit(self, inheritance: Inheritance) -> list[Plan]:
-        """Load the newest checkpoint that verifies and replay the steps after it, to the very weights published."""
-        segments, last = inheritance.segments, inheritance.last_step
-        damaged = self.keeper.damaged_version()
-        state = self.keeper.load_checkpoint(last if damaged is None else min(last, damaged.step))
-        if state is not None:
-            self.consumed = ConsumedTickets(state.floor, set(state.consumed))
-            self.trainee.num_tokens, self.trainee.num_prompts = state.num_tokens, state.num_prompts
-            self.step, self.version, self.replaced = state.step, state.version, state.num_replaced
-            if state.step > 0:
-                self._recall(plan_of(self.folder, segments, state.step))
-        else:
-            self.version = 0
-        logger.info("continuing from the checkpoint of step %d, replaying steps to %d", self.step, last)
-        for step in range(self.step, last + 1):
-            if step > self.step:
-                self._replay(plan_of(self.folder, segments, step), done_of(self.folder, segments, step))
-            if damaged is not None and damaged.step == step:
-                self.keeper.mend(damaged)
-        adopted = accede(self.folder, inheritance)
-        if not self.keeper.is_published(self.version):
-            self.keeper.publish(self.version, self.step)
+        """Replay to the last step done, or to the one that the run goes back to, and take the history over from there.
+
+        Returns the plans to be carried out before any other.
+        """
+        last = inheritance.last_step
+        known_tickets = self._replay_as_far_as_it_agrees(inheritance)
+        standing = self.standing
+        standing.next_version = next_version(self.folder, inheritance.bases, standing.version)
+        base = Base(
+            attempt=self.attempt,
+            parent=inheritance.parent,
+            base_step=standing.step,
+            adopted_through=inheritance.adopted_through,
+        )
+        plans = inheritance.half_done
+        if inheritance.rewind is not None:
+            base = rewound_base(self.folder, inheritance, standing, known_tickets)
+            standing.next_version = 1 + highest_publish(self.folder, standing.version)
+        elif standing.step < last:
+            steps = range(standing.step + 1, last + 1)
+            unconfirmed = [plan_of(self.folder, inheritance.segments, step) for step in steps]
+            plans = carried_out_again(unconfirmed, plans, 1 + highest_publish(self.folder, standing.version))
+        adopted = accede(self.folder, base, plans)
+        self._publish_what_is_owed(inheritance, adopted)
+        self.keeper.export_if_due(standing.step)
+        self._tell_taken_over(base)
         self.clock.lap()
         return adopted
 
-    def _replay(self, plan: Plan, recorded: Done) -> None:
-        done = carry_out(self.config, self.trainee, self._material(plan)).done
-        if done.digest != recorded.digest:
-            differing = [name for name, digest in recorded.digests.items() if done.digests.get(name) != digest]
-            raise ReplayMismatch(
-                f"step {plan.step} replayed differently in {len(differing)} of {len(recorded.digests)} tensors, first "
-                f"{differing[0]}: loss {done.loss!r}, recorded {recorded.loss!r}; gradient norm {done.grad_norm!r}, recorded "
-                f"{recorded.grad_norm!r}. The same machine, packages and threads replay a run exactly; resume it there"
-            )
-        self._count(plan)
-        self._keep_others_waiting()
-        logger.info("step %d replayed: digest %s", plan.step, done.digest[:12])
-        self.events.write("replayed", attempt=self.attempt, step=plan.step, digest=done.digest)
+    def _publish_what_is_owed(self, inheritance: Inheritance, adopted: list[Plan]) -> None:
+        """What done K owed; and the weights gone back to, where the version that counts is of others.
 
-    def _recall(self, plan: Plan) -> None:
-        """Take over what a done plan says of the history up to it."""
-        self.num_updates, self.untrained_in_a_row = plan.num_updates, plan.untrained_in_a_row
+        That is so among steps that were carried out again: the groups of the version they replace count, and its weights
+        are not the history's. The number is one that no plan names.
+        """
+        standing = self.standing
+        if not self.keeper.is_published(standing.version):
+            self.keeper.publish(standing.version, standing.step, ordinal=standing.ordinal)
+            return
+        newest = newest_version(self.folder)
+        assert newest is not None, f"version {standing.version} is published"
+        if newest.step <= standing.step and (
+            newest.step == 0 or newest.trained_digest == done_of(self.folder, inheritance.segments, newest.step).digest
+        ):
+            standing.version = max(standing.version, newest.version)
+        elif all(plan.publish is None for plan in adopted):
+            self.keeper.publish(standing.next_version, standing.step, ordinal=standing.ordinal)
+            standing.version, standing.next_version = standing.next_version, standing.next_version + 1
+
+    def _tell_taken_over(self, base: Base) -> None:
+        if base.rewind is None:
+            return
+        logger.info("the run goes back to step %d and asks %d prompts again", base.base_step, len(base.reissue))
+        self.events.write("went_back", attempt=self.attempt, step=base.base_step, reissued=len(base.reissue))
+
+    def _replay_as_far_as_it_agrees(self, inheritance: Inheritance) -> int:
+        """Replay to the last step, or to the one before the first that differs, where the settings accept that.
+
+        Returns the next ticket of the checkpoint it began from.
+        """
+        last = inheritance.last_step
+        while True:
+            known_tickets = self._load(inheritance, last)
+            try:
+                self._replay(inheritance, last)
+                return known_tickets
+            except ReplayMismatch as mismatch:
+                if self.config.resume.stops(self.trainee.device) or inheritance.rewind is not None:
+                    raise
+                last = self.standing.step
+                logger.warning("going on from step %d with weights of this machine's: %s", last, mismatch)
+                self.events.write("replay_differs", attempt=self.attempt, step=last + 1, reason=str(mismatch))
+
+    def _load(self, inheritance: Inheritance, last: int) -> int:
+        """Stand at the newest checkpoint that verifies, early enough to write a damaged newest version again."""
+        self.damaged = self.keeper.damaged_version(last)
+        state = self.keeper.load_checkpoint(last if self.damaged is None else min(last, self.damaged.step))
+        if state is None:
+            self.trainee.begin_again()  # one that was passed over may have been read in part
+            self.standing = Standing(digest=self.keeper.digest())
+            return 0
+        plan = plan_of(self.folder, inheritance.segments, state.step) if state.step > 0 else None
+        self.standing = Standing.at_checkpoint(state, plan)
+        self.trainee.num_tokens, self.trainee.num_prompts = state.num_tokens, state.num_prompts
+        return state.next_ticket or 0
+
+    def _replay(self, inheritance: Inheritance, last: int) -> None:
+        begins = self.standing.step
+        logger.info(
+            "continuing from the checkpoint of step %d%s",
+            *(begins, f", replaying steps {begins + 1} to {last}" if last > begins else ""),
+        )
+        self._mend_if_reached()
+        replay_to(
+            last,
+            folder=self.folder,
+            config=self.config,
+            segments=inheritance.segments,
+            trainee=self.trainee,
+            standing=self.standing,
+            on_step=self._replayed,
+            on_row=self._beat_replaying,
+        )
+
+    def _replayed(self, done: Done) -> None:
+        self._mend_if_reached()
+        self._keep_others_waiting()
+        if self.context.stop.is_set():
+            raise Stopped(f"asked to stop after replaying step {done.step}")
+        self.events.write("replayed", attempt=self.attempt, step=done.step, digest=done.digest)
+
+    def _mend_if_reached(self) -> None:
+        damaged = self.damaged
+        if damaged is not None and (damaged.step, damaged.trained_digest) == (self.standing.step, self.standing.digest):
+            self.keeper.mend(damaged)
 
     def _keep_others_waiting(self) -> None:
         """Write the old hint once more, so that those who wait for it see that somebody is at work."""
@@ -162,22 +269,12 @@ class _Learner:
         if hint is not None:
             self.folder.write_hint(replace(hint, written_at=time.time()))
 
-    def _material(self, plan: Plan, chosen: Chosen | None = None) -> StepMaterial:
-        consumed = chosen.consumed if chosen else [self._scored(ticket) for ticket in plan.consumed]
-        groups = read_groups(self.folder, plan.tickets)
-        return StepMaterial(plan=plan, groups=groups, consumed=consumed, clock=self.clock)
-
-    def _scored(self, ticket: int) -> ScoredGroup:
-        data = self.folder.scored.read(ticket)
-        assert data is not None, f"group {ticket} is in a plan and its scores are gone"
-        return scored_from_arrow(data)
-
     # ---- one step
 
     def _train_step(self) -> bool:
         """Choose, plan, train, publish. False: there is nothing left to train."""
         with self.clock.part("read"):
-            chosen = self.chooser.choose(self.version)
+            chosen = self.chooser.choose(self.standing.ordinal)
             self._beat(None)
         if chosen.spent:
             self._say_spent(chosen)
@@ -187,19 +284,25 @@ class _Learner:
             groups = read_groups(self.folder, [scored.ticket for scored in chosen.groups])
         with self.clock.part("plan"):
             plan = self._plan(chosen, groups)
-        self._finish(plan, StepMaterial(plan=plan, groups=groups, consumed=chosen.consumed, clock=self.clock))
+        material = StepMaterial(
+            plan=plan, groups=groups, consumed=chosen.consumed, clock=self.clock, on_row=self._beat_at_work
+        )
+        self._finish(plan, material)
         return not (chosen.exhausted or chosen.spent)
 
     def _plan(self, chosen: Chosen, groups: dict[int, RolloutGroup]) -> Plan:
         """The next step's plan, written."""
-        step = self.step + 1
+        standing, step = self.standing, self.standing.step + 1
         numbers = StepNumbers(
             attempt=self.attempt,
             step=step,
-            version=self.version,
-            num_updates=self.num_updates,
-            learning_rate=self.rate(self.num_updates + 1),
-            publish=self.version + 1 if step % self.config.asynchronous.weight_sync_steps == 0 else None,
+            version=standing.version,
+            ordinal=standing.ordinal,
+            digest=standing.digest,
+            num_updates=standing.num_updates,
+            learning_rate=self.rate(standing.num_updates + 1),
+            ranks=self.ranks,
+            publish=standing.next_version if step % self.config.asynchronous.weight_sync_steps == 0 else None,
             config_digest=self.config_digest,
         )
         plan = make_plan(self.config, chosen, groups, numbers)
@@ -212,13 +315,13 @@ class _Learner:
         """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
         reasons = Counter(drop.reason.value for drop in chosen.drops)
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
-        if self.num_updates == 0:
+        if self.standing.num_updates == 0:
             raise RewardError(
                 f"no group could be trained in two passes over {self.prompts_per_epoch} prompts: {why}; read some rollouts "
                 f'with `agrpo sql {self.folder.url} "SELECT * FROM rollouts_with_rewards LIMIT 10"` and check the rewards'
             )
         logger.warning("the run ends: two passes over the prompts gave no group to train (%s)", why)
-        self.events.write("spent", attempt=self.attempt, step=self.step, reasons=dict(reasons))
+        self.events.write("spent", attempt=self.attempt, step=self.standing.step, reasons=dict(reasons))
 
     def _finish(self, plan: Plan, material: StepMaterial) -> None:
         """From the plan to the published version."""
@@ -229,69 +332,54 @@ class _Learner:
                 self.folder.write_tokens(StepKey(done.attempt, done.step), tokens_to_arrow(result.tokens))
             self.folder.write_done(done)
             check_fence(self.folder, self.attempt)
-        self._count(plan)
+        self.standing.count(plan, done.digest)
         if plan.publish is not None:
-            self.keeper.publish(plan.publish, plan.step)
+            self.keeper.publish(plan.publish, plan.step, ordinal=self.standing.ordinal)
         self.run_ahead.step_consumed(material.consumed, plan.num_replaced)
         self.run_ahead.tell(set())
         self._beat(None)
         logger.info(progress_line(done.step, done.metrics, self.config.stop.max_steps))
+        self.keeper.export_if_due(plan.step)
         if self.keeper.checkpoint_is_due():
             self.keeper.write_checkpoint(self._state())
+
+    def _beat_replaying(self) -> None:
+        """A replay gets no further than the run was: it is no work that makes earlier deaths forgotten."""
+        now = time.monotonic()
+        if now - self.told_at >= BEAT_SECONDS:
+            self._beat(OWN_REPLAY, now - self.began_at)
+
+    def _beat_at_work(self) -> None:
+        self._beat(None)
 
     def _beat(self, waiting_for: str | None, waited_seconds: float = 0.0) -> None:
         """Say what is waited for; that nothing is, at once after a wait and then once a second."""
         now = time.monotonic()
         if waiting_for is not None or self.waited or now - self.told_at >= BEAT_SECONDS:
+            self.trainee.check()
             self.waited, self.told_at = waiting_for is not None, now
             self.folder.beat("learner", waiting_for, waited_seconds)
 
-    def _count(self, plan: Plan) -> None:
-        """Take a done plan into the run's counters."""
-        for ticket in plan.consumed:
-            self.consumed.add(ticket)
-        self.replaced += plan.num_replaced
-        self._recall(plan)
-        self.step = plan.step
-        if plan.publish is not None:
-            self.version = plan.publish
+    def _leave_if_asked(self) -> None:
+        """Between two steps nothing is lost; a checkpoint spares the next attempt their replay, where there is time."""
+        if self.context.stop.is_set():
+            if self.keeper.checkpoint_fits(self.config.stop.grace_seconds):
+                self.keeper.write_checkpoint(self._state())
+            raise Stopped(f"asked to stop after step {self.standing.step}")
 
     def _state(self) -> CheckpointState:
-        return CheckpointState(
-            attempt=self.attempt,
-            step=self.step,
-            digest=self.keeper.digest(),
-            floor=self.consumed.floor,
-            consumed=sorted(self.consumed.above),
-            num_replaced=self.replaced,
-            num_tokens=self.trainee.num_tokens,
-            num_prompts=self.trainee.num_prompts,
-            version=max(self.version, 0),
-            written_at=time.time(),
+        trainee = self.trainee
+        return self.standing.state(
+            self.attempt, trainee.num_tokens, trainee.num_prompts, next_ticket=self.folder.claims.next_free()
         )
 
     # ---- the end
 
-    def _num_prompts(self) -> int | None:
-        """Prompts of the whole run, where epochs bound it."""
-        if self.config.stop.max_steps is not None or self.config.stop.epochs is None:
-            return None
-        return self.config.stop.epochs * self.prompts_per_epoch
-
-    def _horizon(self) -> int | None:
-        """Optimizer steps that a decaying schedule ends at; None where they cannot be counted."""
-        prompts = self._num_prompts()
-        if prompts is None:
-            return self.config.stop.max_steps
-        return None if self.config.zero_variance == "refill" else -(-prompts // self.config.step.groups)
-
-    def _is_last(self) -> bool:
-        return self.config.stop.max_steps is not None and self.step >= self.config.stop.max_steps
-
     def _end(self) -> None:
-        """The last checkpoint and the model as users load it; then everyone may go."""
+        """The last checkpoint and the model as users load it; then everyone may go, unless a newer learner goes on."""
         self.keeper.write_checkpoint(self._state())
         self.keeper.export()
-        self.events.write("finished", attempt=self.attempt, step=self.step, digest=self.keeper.digest())
+        check_fence(self.folder, self.attempt)
+        self.events.write("finished", attempt=self.attempt, step=self.standing.step, digest=self.standing.digest)
         self.run_ahead.tell(set(), finished=True)
-        logger.info("finished after step %d: digest %s", self.step, self.keeper.digest())
+        logger.info("finished after step %d: digest %s", self.standing.step, self.standing.digest)

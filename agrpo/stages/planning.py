@@ -12,10 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from agrpo.config import RunConfig
+from agrpo.errors import RecordError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow
 from agrpo.records.group import RolloutGroup
@@ -50,6 +52,8 @@ class Chosen:
     dropped: list[ScoredGroup] = field(default_factory=list)
     num_replaced: int = 0
     """Dropped groups that took no place of the step."""
+    num_void: int = 0
+    """Of them, tickets whose prompts are given out again."""
     exhausted: bool = False
     """No further prompt is to come."""
     spent: bool = False
@@ -68,6 +72,12 @@ class Chosen:
         return len(self.groups) + len(self.drops) - self.num_replaced
 
 
+class Tell(Protocol):
+    """Hears the tickets taken for a step, and how many of them took no place in it."""
+
+    def __call__(self, taken: set[int], dropped: int = 0, *, at_once: bool = False) -> None: ...
+
+
 class Chooser:
     """Takes scored groups for a step: in ticket order in lockstep, lowest readable first otherwise."""
 
@@ -78,12 +88,13 @@ class Chooser:
         clock: StepClock,
         *,
         num_prompts: int | None,
+        num_void: int = 0,
         prompts_per_epoch: int,
         stop: threading.Event,
-        tell: Callable[[set[int], int], None],
+        tell: Tell,
         beat: Callable[[str, float], None],
     ) -> None:
-        """`num_prompts`: prompts of the whole run, where that is bounded.
+        """`num_prompts`: prompts of the whole run, where that is bounded. `num_void`: consumed tickets that asked none.
 
         `tell` hears the tickets taken so far for the step and how many of them took no place, so that generators know how
         far they may go. `beat` is told every second what the step waits for, and for how long.
@@ -92,6 +103,7 @@ class Chooser:
         self._shelf = shelf
         self._clock = clock
         self._num_prompts = num_prompts
+        self._num_void = num_void
         self._prompts_per_epoch = prompts_per_epoch
         self._stop = stop
         self._tell = tell
@@ -108,20 +120,23 @@ class Chooser:
         """
         return self.untrained_in_a_row >= max(2 * self._prompts_per_epoch, self._config.step.groups)
 
-    def choose(self, version: int) -> Chosen:
-        """Wait for the groups of one step under policy `version`. Consumes nothing: a plan does."""
+    def choose(self, ordinal: int) -> Chosen:
+        """Wait for the groups of one step, planned after `ordinal` publishes. Consumes nothing: a plan does."""
         self._shelf.look()
         chosen = Chosen(num_queued_samples=self._shelf.num_samples())
         taken: set[int] = set()
         self._began = self._told = time.monotonic()
         while chosen.places < self._config.step.groups and not chosen.exhausted and not chosen.spent:
-            if self._is_over(taken):
+            if self._is_over(taken, chosen):
                 chosen.exhausted = True
                 break
             scored = self._look(taken, chosen) or self._wait(taken, chosen)
             taken.add(scored.ticket)
-            self._place(chosen, scored, version)
+            self._place(chosen, scored, ordinal)
+        # While the step is trained nobody looks: generators are told now what they may do beside it.
+        self._tell(taken, chosen.num_replaced, at_once=True)
         chosen.untrained_in_a_row = self.untrained_in_a_row
+        self._num_void += chosen.num_void
         return chosen
 
     def _wait(self, taken: set[int], chosen: Chosen) -> ScoredGroup:
@@ -134,9 +149,19 @@ class Chooser:
             )
 
     def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
-        self._tell(taken, chosen.num_replaced)
+        self._drop_void(taken, chosen)
+        self._tell(taken, chosen.num_replaced, at_once=False)
         self._say_waiting(chosen)
         return self._next(taken)
+
+    def _drop_void(self, taken: set[int], chosen: Chosen) -> None:
+        """Tickets whose prompts are given out again are dropped on their claim: nobody need write them."""
+        for ticket, reason in self._shelf.void().items():
+            if ticket not in taken:
+                taken.add(ticket)
+                chosen.drops.append(Drop(ticket=ticket, reason=reason))
+                chosen.num_replaced += 1
+                chosen.num_void += 1
 
     def _say_waiting(self, chosen: Chosen) -> None:
         """Every second, how far the step is filled: groups may come in plenty and none of them fill it."""
@@ -148,8 +173,9 @@ class Chooser:
         told = f"scored groups: {chosen.places} of {self._config.step.groups} places filled{aside}"
         self._beat(told, now - self._began)
 
-    def _is_over(self, taken: set[int]) -> bool:
-        return self._num_prompts is not None and len(self._shelf.consumed) + len(taken) >= self._num_prompts
+    def _is_over(self, taken: set[int], chosen: Chosen) -> bool:
+        asked = len(self._shelf.consumed) + len(taken) - self._num_void - chosen.num_void
+        return self._num_prompts is not None and asked >= self._num_prompts
 
     def _what(self, taken: set[int]) -> str:
         ticket = self._lowest(taken)
@@ -168,25 +194,34 @@ class Chooser:
             return waiting.get(lowest) or self._shelf.look().get(lowest)
         return next((group for ticket, group in self._shelf.look().items() if ticket not in taken), None)
 
-    def _place(self, chosen: Chosen, scored: ScoredGroup, version: int) -> None:
+    def _place(self, chosen: Chosen, scored: ScoredGroup, ordinal: int) -> None:
         """Give the group a place in the step, or drop it with the reason."""
-        reason = self._reason(scored, version)
+        reason = self._reason(scored, ordinal)
         if reason is None:
             chosen.groups.append(scored)
             self.untrained_in_a_row = 0
             return
         chosen.drops.append(Drop(ticket=scored.ticket, reason=reason))
         chosen.dropped.append(scored)
-        chosen.num_replaced += reason is DropReason.STALE or not fills_step(scored.marks, self._config.zero_variance)
-        self.untrained_in_a_row += reason not in (DropReason.STALE, DropReason.FAILED)
+        if reason is DropReason.OVERSIZE:
+            logger.warning(
+                "ticket %d is dropped: its every sample is longer than step.micro_tokens = %d; raise it to train them",
+                scored.ticket,
+                self._config.step.micro_tokens,
+            )
+        late = reason in (DropReason.STALE, DropReason.VOID_VERSION)
+        chosen.num_replaced += late or not fills_step(scored.marks, self._config.zero_variance)
+        self.untrained_in_a_row += not late and reason is not DropReason.FAILED
         chosen.spent = self.spent
 
-    def _reason(self, scored: ScoredGroup, version: int) -> DropReason | None:
+    def _reason(self, scored: ScoredGroup, ordinal: int) -> DropReason | None:
         kept = frozenset({Mark.EQUAL_REWARDS}) if self._config.zero_variance == "keep" else frozenset()
         for mark, reason in _REASONS.items():
             if mark in scored.marks - kept:
                 return reason
-        if staleness(version, scored.model_version) > self._config.asynchronous.max_staleness:
+        if not self._shelf.version_counts(scored):
+            return DropReason.VOID_VERSION
+        if staleness(ordinal, scored.ordinal) > self._config.asynchronous.max_staleness:
             return DropReason.STALE
         return None
 
@@ -199,21 +234,36 @@ class StepNumbers:
     step: int
     version: int
     """Newest published version."""
+    ordinal: int
+    """Publishes before the step."""
+    digest: str
+    """Of the weights before the step."""
     num_updates: int
     """Optimizer updates before the step."""
     learning_rate: float
     publish: int | None
     config_digest: str
+    ranks: int = 1
+    """Processes of the learner."""
 
 
 def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup], numbers: StepNumbers) -> Plan:
     """The step's plan: samples with their advantages, laid into rows. `groups`: the chosen ones, by ticket."""
     samples: list[Sample] = []
     for scored in chosen.groups:
-        samples += _samples_of(config, scored, groups[scored.ticket], numbers.version)
+        samples += _samples_of(config, scored, groups[scored.ticket], numbers.ordinal)
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
-    lengths = [len(sample.sequence.tokens) for sample in fitting]
     num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
+    if len(fitting) < len(samples):
+        logger.warning(
+            "step %d leaves out %d of its %d samples: longer than step.micro_tokens = %d, the longest %d tokens; raise it to "
+            "train them",
+            numbers.step,
+            len(samples) - len(fitting),
+            len(samples),
+            config.step.micro_tokens,
+            max(len(sample.sequence.tokens) for sample in samples),
+        )
     return Plan(
         attempt=numbers.attempt,
         step=numbers.step,
@@ -229,7 +279,8 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
             )
             for sample in fitting
         ],
-        rows=config.packing.place(lengths, config.step.micro_tokens) if fitting else [],
+        rows=config.packing.place(fitting, config.step.micro_tokens, numbers.ranks),
+        ranks=numbers.ranks,
         num_replaced=chosen.num_replaced,
         num_oversize=len(samples) - len(fitting),
         num_trained_tokens=num_trained_tokens,
@@ -240,12 +291,14 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
         learning_rate=numbers.learning_rate,
         seed=derive_seed(config.run.seed, "step", numbers.step),
         publish=numbers.publish,
+        ordinal=numbers.ordinal + (numbers.publish is not None),
+        parent_digest=numbers.digest,
         config_digest=numbers.config_digest,
         planned_at=time.time(),
     )
 
 
-def _samples_of(config: RunConfig, scored: ScoredGroup, group: RolloutGroup, version: int) -> list[Sample]:
+def _samples_of(config: RunConfig, scored: ScoredGroup, group: RolloutGroup, ordinal: int) -> list[Sample]:
     advantages = config.advantage(np.asarray(scored.rewards, dtype=np.float64))
     samples: list[Sample] = []
     for rollout, sequences, advantage in zip(group.rollouts, group.completions_sequences, advantages, strict=True):
@@ -258,7 +311,7 @@ def _samples_of(config: RunConfig, scored: ScoredGroup, group: RolloutGroup, ver
                         sequence_index=index,
                         sequence=sequence,
                         advantage=float(advantage),
-                        staleness=staleness(version, scored.model_version),
+                        staleness=staleness(ordinal, scored.ordinal),
                     )
                 )
     return samples
@@ -268,9 +321,7 @@ def read_groups(folder: RunFolder, tickets: list[int]) -> dict[int, RolloutGroup
     """The groups a plan trains, with tokens, by ticket."""
     groups: dict[int, RolloutGroup] = {}
     for ticket in tickets:
-        data = folder.groups.read(ticket)
-        assert data is not None, f"group {ticket} is scored and its slot is gone"
-        groups[ticket] = group_from_arrow(data)
+        groups[ticket] = group_from_arrow(folder.groups.demand(ticket), folder.groups.key(ticket))
     return groups
 
 
@@ -284,9 +335,20 @@ def samples_of_plan(plan: Plan, groups: dict[int, RolloutGroup]) -> list[Sample]
             ticket=planned.ticket,
             rollout_index=planned.rollout_index,
             sequence_index=planned.sequence_index,
-            sequence=sequences[planned.ticket][planned.rollout_index][planned.sequence_index],
+            sequence=_sequence_of(plan, planned, sequences.get(planned.ticket, [])),
             advantage=planned.advantage,
             staleness=planned.staleness,
         )
         for planned in plan.samples
     ]
+
+
+def _sequence_of(plan: Plan, planned: PlannedSample, sequences: list[list[TokenSequence]]) -> TokenSequence:
+    rollout, sequence = planned.rollout_index, planned.sequence_index
+    if 0 <= rollout < len(sequences) and 0 <= sequence < len(sequences[rollout]):
+        return sequences[rollout][sequence]
+    raise RecordError(
+        f"step {plan.step} of attempt {plan.attempt} trains sequence {sequence} of rollout {rollout} of ticket "
+        f"{planned.ticket}, which its group does not hold: plan and group are not of one run; `agrpo verify` says what "
+        "else does not fit"
+    )

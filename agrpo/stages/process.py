@@ -1,4 +1,4 @@
-"""Stages as processes: started in groups of their own, watched, and ended together.
+"""Stages as processes: started in groups of their own, waited for, and ended together.
 
 Whatever becomes of the supervisor, nothing it started lives on:
 
@@ -10,7 +10,6 @@ Whatever becomes of the supervisor, nothing it started lives on:
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -22,16 +21,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import IO, Any, Self
+from typing import Self
 
 from agrpo.errors import StageFailed, Stopped
 from agrpo.stages.context import new_incarnation
 from agrpo.stages.output import LogFile, StageOutput
 from agrpo.stages.reaper import Reaper, descendants, end_relatives
-from agrpo.stages.report import ErrorReport, receive
+from agrpo.stages.report import receive
+from agrpo.stages.stage_process import StageProcess, how_ended
 
 logger = logging.getLogger(__name__)
 
@@ -42,55 +42,19 @@ LOOK_SECONDS = 0.05
 
 OnLine = Callable[[str, str], None]
 """Told the stage's name and each line it prints, in a thread of its own. It must not wait for the stage."""
-OnEvent = Callable[[str, dict[str, Any]], None]
-"""Told what becomes of the stages that `run` watches, in the thread that watches: `stage_started`, `stage_restarted` or
-`stage_failed`, with `stage`, `incarnation`, `pid`, and for the latter two the `reason`. It must not raise."""
-
-
-@dataclass(kw_only=True, eq=False, slots=True)
-class StageProcess:
-    """One running stage. Its supervisor alone changes it."""
-
-    name: str
-    incarnation: str
-    pid: int
-    """Of the process, and of its group."""
-    log_path: Path
-    exit_code: int | None = None
-    """Once it has ended; below 0: minus the signal that ended it."""
-    report: ErrorReport | None = None
-    """The error it said it ended with."""
-    output: StageOutput
-    process: subprocess.Popen[bytes]
-    report_pipe: IO[bytes]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    asked: bool = False
-    """SIGTERM was sent to it."""
-    kill_at: float | None = None
-    """It was told to stop while it ran, and is killed at this time of the monotonic clock."""
-    undying: bool = False
-    """It outlived SIGKILL, in a call into the kernel that cannot be broken off."""
 
 
 class Supervisor:
-    """Starts, watches and ends the stages of one run. A context manager; on its end every stage has ended.
+    """Starts and ends the stages of one run. A context manager; on its end every stage has ended.
 
     Methods may be called from any thread. Entered in the main thread of a process that would die of SIGTERM, it turns
     that signal into `SystemExit(143)`, so that the stages are asked to end before they are killed.
     """
 
-    def __init__(
-        self,
-        run_url: str,
-        log_folder: Path,
-        *,
-        grace_seconds: float = GRACE_SECONDS,
-        on_event: OnEvent | None = None,
-    ) -> None:
+    def __init__(self, run_url: str, log_folder: Path, *, grace_seconds: float = GRACE_SECONDS) -> None:
         self.run_url = run_url
         self.log_folder = log_folder
         self.grace_seconds = grace_seconds
-        self._on_event = on_event
         self._running: dict[int, StageProcess] = {}
         self._lock = threading.Lock()
         self._open = False
@@ -125,7 +89,7 @@ class Supervisor:
                 signal.signal(signal.SIGTERM, self._former_handler)
 
     def start(self, stage: str, env: Mapping[str, str] | None = None, on_line: OnLine | None = None) -> StageProcess:
-        """Start a stage: a name of `STAGES`, or `package.module`. `env` is laid over this process's environment.
+        """Start a stage: a name of `KINDS`, or `package.module`. `env` is laid over this process's environment.
 
         Raises `Stopped` outside of the supervisor's `with` block.
         """
@@ -136,73 +100,53 @@ class Supervisor:
         return starting.result()
 
     def wait(
-        self, stage: StageProcess, stop: threading.Event | None = None, *, finish: threading.Event | None = None
-    ) -> None:
+        self,
+        stage: StageProcess,
+        stop: threading.Event | None = None,
+        *,
+        finish: threading.Event | None = None,
+        hung: Callable[[], str | None] | None = None,
+    ) -> str | None:
         """Return when the stage has ended well, or was stopped. Raises `StageFailed`.
 
-        Once `stop` is set, the stage is stopped. Once `finish` is set, it is asked to end as well, and takes its time:
-        for a stage that works until all others have ended. Waits without a deadline: a stage has its own, and ends with
-        an error that names it.
+        Once `stop` is set, the stage is stopped. With `finish` it works until all others have ended: once that is set it is
+        asked to end, and takes its time; before that, `stop` does not reach it. Waits without a deadline: a stage has its
+        own, and ends with an error that names it. Where one that was not asked to end is `hung`, the wait ends with what
+        that says.
         """
-        while not self._ended(stage):
+        stage.outlasts = finish is not None
+        while not stage.ended:
             if stage.undying:
-                return
+                return None
+            if hung is not None and not stage.asked and (verdict := hung()) is not None:
+                return verdict
             if finish is not None and finish.is_set():
                 self._ask(stage)
-            if stop is None:
+            if stop is None or (finish is not None and not finish.is_set()):
                 time.sleep(LOOK_SECONDS)
             elif stop.wait(LOOK_SECONDS):
                 self.stop(stage)
         self._finish(stage)
-        if stage.exit_code == 0:
-            return
+        if stage.exit_code == 0 and not stage.gone_unasked:
+            return None
         if stage.kill_at is None:
-            raise StageFailed(_what_happened(stage))
-        if stage.report is not None:
-            logger.warning("told to stop, but %s", _what_happened(stage))
-
-    def run(
-        self,
-        stage: str,
-        stop: threading.Event | None = None,
-        *,
-        finish: threading.Event | None = None,
-        restarts: int = 0,
-        env: Mapping[str, str] | None = None,
-        on_line: OnLine | None = None,
-    ) -> None:
-        """Start a stage and `wait` for it. One that dies is started again, up to `restarts` times.
-
-        A death is an end without a word, such as SIGKILL by the kernel's memory guard. A stage that reports an error is
-        not started again: it would meet it again.
-        """
-        death: StageFailed | None = None
-        for deaths in range(restarts + 1):
-            started = self.start(stage, env, on_line)
-            self._tell("stage_started" if death is None else "stage_restarted", started, death)
-            try:
-                self.wait(started, stop, finish=finish)
-            except StageFailed as failure:
-                death = failure
-                if started.report is not None or deaths == restarts:
-                    self._tell("stage_failed", started, failure)
-                    raise
-                logger.warning("%s; starting it again, restart %d of %d", failure, deaths + 1, restarts)
-            else:
-                return
+            raise StageFailed(stage.what_happened)
+        if stage.report is not None and stage.report.error_type != Stopped.__name__:
+            logger.warning("told to stop, but %s", stage.what_happened)
+        return None
 
     def stop(self, stage: StageProcess) -> None:
         """End a stage and all its group: ask, wait `grace_seconds`, kill. Also what outlived a stage that ended by itself."""
         with stage.lock:
-            if stage.kill_at is None and not self._ended(stage):
+            if stage.kill_at is None and not stage.ended:
                 stage.kill_at = time.monotonic() + self.grace_seconds
         relatives = descendants({stage.pid})
         self._ask(stage)
-        if not self._await_end(stage, stage.kill_at or 0.0):
+        if not stage.await_end(stage.kill_at or 0.0, LOOK_SECONDS / 5):
             with stage.lock:
                 if stage.exit_code is None:
-                    _signal_group(stage.pid, signal.SIGKILL)
-        if self._await_end(stage, time.monotonic() + KILL_SECONDS):
+                    stage.signal_group(signal.SIGKILL)
+        if stage.await_end(time.monotonic() + KILL_SECONDS, LOOK_SECONDS / 5):
             self._finish(stage)
             end_relatives(relatives)
             return
@@ -215,60 +159,37 @@ class Supervisor:
         )
 
     def stop_all(self) -> None:
-        """End all stages at once, within `grace_seconds` + 2 s."""
+        """End all stages at once, and then those that outlast the others, each time within `grace_seconds` + 2 s."""
         with self._lock:
-            stages = list(self._running.values())
-        if stages:
-            with ThreadPoolExecutor(len(stages), thread_name_prefix="stop") as threads:
-                list(threads.map(self.stop, stages))
-
-    def _tell(self, kind: str, stage: StageProcess, reason: StageFailed | None) -> None:
-        if self._on_event is not None:
-            why = {} if reason is None else {"reason": str(reason)}
-            self._on_event(kind, {"stage": stage.name, "incarnation": stage.incarnation, "pid": stage.pid, **why})
+            stages = sorted(self._running.values(), key=lambda stage: stage.outlasts)
+        for _, together in groupby(stages, key=lambda stage: stage.outlasts):
+            ending = list(together)
+            with ThreadPoolExecutor(len(ending), thread_name_prefix="stop") as threads:
+                list(threads.map(self.stop, ending))
 
     def _ask(self, stage: StageProcess) -> None:
         """Ask once, however many want it to end: a second SIGTERM would cut the grace short."""
         with stage.lock:
-            if not stage.asked and not self._ended(stage):
+            if not stage.asked and not stage.ended:
                 stage.asked = True
-                _signal_group(stage.pid, signal.SIGTERM)
-                _signal_group(stage.pid, signal.SIGCONT)
-
-    def _await_end(self, stage: StageProcess, deadline: float) -> bool:
-        while not self._ended(stage):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(LOOK_SECONDS / 5)
-        return True
-
-    @staticmethod
-    def _ended(stage: StageProcess) -> bool:
-        """Whether the process has ended. It is not reaped yet, so that its group's number is not given to others."""
-        if stage.exit_code is not None:
-            return True
-        if not hasattr(os, "waitid"):  # macOS before Python 3.13
-            return stage.process.poll() is not None
-        try:
-            return os.waitid(os.P_PID, stage.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:
-            return True
+                stage.signal_group(signal.SIGTERM)
+                stage.signal_group(signal.SIGCONT)
 
     def _finish(self, stage: StageProcess) -> None:
         """Kill what is left of an ended stage's group, reap it, and read its last words. Once."""
         with stage.lock:
             if stage.exit_code is not None:
                 return
-            _signal_group(stage.pid, signal.SIGKILL)
+            stage.signal_group(signal.SIGKILL)
             self._reaper.forget(stage.pid)
             code = stage.process.wait()
-            _await_group_gone(stage.pid)
+            stage.await_group_gone()
             stage.output.finish()
             stage.report = receive(stage.report_pipe)
             stage.exit_code = code
         with self._lock:
             self._running.pop(stage.pid, None)
-        logger.info("%s ended: %s", stage.incarnation, _how(code))
+        logger.info("%s ended: %s", stage.incarnation, how_ended(code))
 
     def _start(self, stage: str, env: Mapping[str, str], on_line: OnLine | None) -> StageProcess:
         """Runs in the starter's thread, under the lock, so that whoever ends all stages finds this one too."""
@@ -319,38 +240,6 @@ def python_path() -> str:
     found |= {*site.getsitepackages(), site.getusersitepackages()}
     entries = dict.fromkeys(os.path.abspath(entry) for entry in sys.path)
     return os.pathsep.join(entry for entry in entries if entry not in found and os.path.exists(entry))
-
-
-def _what_happened(stage: StageProcess) -> str:
-    assert stage.exit_code is not None
-    if stage.report is not None:
-        why = str(stage.report)
-    else:
-        why = "last output: " + (" | ".join(stage.output.last_lines(3)) or "none")
-    return f"stage {stage.name} {_how(stage.exit_code)}: {why} (all it printed: {stage.log_path})"
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    with contextlib.suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    # macOS refuses a group whose processes are all dead; elsewhere a group of nobody is not found.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _await_group_gone(group: int) -> None:
-    """What was killed beside the stage is somebody else's to reap; a rerun that needs its port should find it gone."""
-    deadline = time.monotonic() + 0.5
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        while time.monotonic() < deadline:
-            os.killpg(group, 0)
-            time.sleep(0.005)
 
 
 def _exit_on_sigterm() -> Callable[[int, FrameType | None], object] | int | None:

@@ -1,7 +1,8 @@
 """The recorder: one more reader of the run folder, which turns all that is in it into rows of the run's database.
 
 No stage knows that it exists. It may be killed, started late, or find its database deleted: what the ledger in the
-database does not hold is read again, and rows and ledger are committed together.
+database does not hold is read again, and rows and ledger are committed together. Between two passes its process keeps
+the run's folder small (`upkeep`), whatever becomes of the database.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TypeVar
 
-from agrpo.config import RecorderSection, load_settings
-from agrpo.database import documents, slots
+from agrpo.config import RecorderSection, StoreSection, load_settings
+from agrpo.database import documents, slots, whatifs
 from agrpo.database.batch import Batch, give_back
 from agrpo.database.ledger import Entry, Ledger
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseError, StoreLostWrites
 from agrpo.queue.run_folder import RunFolder, StepKey
-from agrpo.records.progress import Attempt, load
+from agrpo.queue.whatifs import WhatIfs
 from agrpo.stages.context import StageContext
+from agrpo.stages.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +51,9 @@ def run(context: StageContext) -> None:
     """Record until asked to stop, and then all that was written before. Raises `DatabaseError` if that cannot be."""
     os.nice(NICENESS)
     folder = RunFolder.open(context.run_url)
-    settings = RecorderSection(**load_settings(folder.document()).tree.get("recorder", {}))
-    _Recorder(context, folder, settings).record()
+    tree = load_settings(folder.document()).tree
+    upkeep = Upkeep(folder, StoreSection(**tree.get("store", {})))
+    _Recorder(context, folder, RecorderSection(**tree.get("recorder", {})), upkeep).record()
 
 
 def record_once(folder: RunFolder, database: Database, *, topk: bool = False, whole: bool = True) -> int:
@@ -87,7 +90,14 @@ def unrecorded(folder: RunFolder, ledger: Ledger, *, topk: bool = False, whole: 
     scores have their group, steps their plan, and a base the plans that were adopted under it.
     """
     reader = _Reader(folder, ledger, whole)
-    listed = [*reader.events(), *reader.acknowledgements(), *reader.attempts(), *reader.tickets(topk), reader.run()]
+    listed = [
+        *reader.events(),
+        *reader.acknowledgements(),
+        *reader.attempts(),
+        *reader.tickets(topk),
+        *reader.whatifs(),
+        reader.run(),
+    ]
     return [stream for stream in reversed(listed) if stream.entries]
 
 
@@ -99,10 +109,11 @@ def rest_seconds(every_seconds: float, cpu_seconds: float) -> float:
 class _Recorder:
     """One incarnation's loop."""
 
-    def __init__(self, context: StageContext, folder: RunFolder, settings: RecorderSection) -> None:
+    def __init__(self, context: StageContext, folder: RunFolder, settings: RecorderSection, upkeep: Upkeep) -> None:
         self.context = context
         self.folder = folder
         self.settings = settings
+        self.upkeep = upkeep
         self.database = Database(folder.database, deadline_seconds=PATIENCE_SECONDS)
 
     def record(self) -> None:
@@ -110,6 +121,7 @@ class _Recorder:
         while True:
             if stopped_at is None and self.context.stop.is_set():
                 stopped_at, whole = time.monotonic(), True
+                self.upkeep.finish()
             began = time.thread_time()
             try:
                 recorded = record_once(self.folder, self.database, topk=self.settings.topk, whole=whole)
@@ -124,9 +136,17 @@ class _Recorder:
                     return
                 self.folder.beat(self.context.stage, None)
             if stopped_at is None:
-                self.context.stop.wait(pause)
+                self._rest(pause)
             else:
                 time.sleep(min(pause, 1.0))
+
+    def _rest(self, seconds: float) -> None:
+        """Until the next pass, or the stop. Upkeep goes on, whatever becomes of the database."""
+        until = time.monotonic() + seconds
+        while not self.context.stop.is_set() and (left := until - time.monotonic()) > 0:
+            if self.upkeep.work():
+                give_back()
+            self.context.stop.wait(min(left, max(self.upkeep.due_in(), 0.01)))
 
     def _warn_or_raise(self, error: DatabaseError, stopped_at: float | None, pause: float) -> None:
         """A database that cannot be written never ends a run, whose folder holds everything; but the end must tell."""
@@ -174,15 +194,16 @@ class _Reader:
         if not self.whole and last is not None and newest - last <= LONGEST_LAG:
             lag = range(last + 1, newest + 1)
             return [version for version in lag if self.folder.acknowledgement(engine, version) is not None]
-        return sorted(int(name.removesuffix(".json")) for name in self.folder.filesystem.list(f"acks/{engine}"))
+        return self.folder.acknowledgements(engine)
 
     def attempts(self) -> Iterator[Stream]:
-        """Bases, attempts, and what attempts have written."""
+        """Bases, wishes to go back, attempts, and what attempts have written."""
         folder = self.folder
         numbers = folder.attempts()
         bases = folder.bases() if self.ledger.missing("bases", numbers) else {}
         yield self._stream("bases", [a for a in numbers if a in bases], bases.get, documents.add_base)
-        yield self._stream("attempts", numbers, self._attempt, documents.add_attempt)
+        yield self._followed("rewinds", folder.rewinds, folder.rewind, documents.add_rewind)
+        yield self._stream("attempts", numbers, folder.attempt, documents.add_attempt)
         for a in numbers:
             listed, read = partial(folder.versions, a), partial(folder.version, a)
             yield self._followed(f"versions/{a}", listed, read, documents.add_version)
@@ -202,10 +223,19 @@ class _Reader:
         claimed = self.folder.claims.tickets(self.ledger.floor("claims"))
         yield Stream(entries=self.ledger.missing("claims", claimed), add=lambda *_: None)  # the entry says it all
 
+    def whatifs(self) -> Iterator[Stream]:
+        """What-ifs and their groups, which may be asked long after the run has ended."""
+        found = WhatIfs(self.folder.filesystem)
+        for name in found.names():
+            topic, stream = found.groups(name), f"whatif/{name}"
+            add = partial(whatifs.add_whatif_group, name)
+            yield self._stream(stream, topic.numbers(self.ledger.floor(stream)), topic.read, add)
+            yield self._stream(f"whatifs/{name}", [0], lambda _, name=name: found.read(name), whatifs.add_whatif)
+
     def run(self) -> Stream:
         url = self.folder.url
         return self._stream(
-            "run", [0], lambda _: self.folder.document(), lambda batch, found: documents.add_run(batch, url, found)
+            "run", [0], lambda _: self.folder.run_json(), lambda batch, found: documents.add_run(batch, url, found)
         )
 
     def _followed(
@@ -235,10 +265,6 @@ class _Reader:
             add(batch, record)
 
         return Stream(entries=self.ledger.missing(name, numbers), add=add_record)
-
-    def _attempt(self, number: int) -> Attempt | None:
-        data = self.folder.filesystem.get(f"attempts/{number:06d}.json")
-        return None if data is None else load(Attempt, memoryview(data))
 
     def _finished(self, key: StepKey) -> documents.FinishedStep | None:
         done = self.folder.done(key)

@@ -9,9 +9,31 @@ import traceback
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from agrpo.errors import (
+    AgrpoError,
+    DeadlineExceeded,
+    EngineError,
+    EngineLost,
+    LearnerRankLost,
+    PromptRefused,
+    StoreError,
+    StoreFull,
+    StoreLostWrites,
+    StoreNotExclusive,
+    StoreReadOnly,
+)
+
 LONGEST_MESSAGE = 4_000
 LONGEST_TRACEBACK = 6_000
 """Characters, of at most 6 bytes each: a report fits into an empty pipe (64 KiB), so that writing it waits for no reader."""
+
+PASSING = (StoreError, EngineError, DeadlineExceeded)
+"""Of ours, what may not come again: a store or an engine is out for a while or is begun anew, and what was waited for may
+be delivered by a stage that was itself started again."""
+LASTING = (StoreFull, StoreReadOnly, StoreNotExclusive, StoreLostWrites, PromptRefused, EngineLost)
+"""Of those, what would come again: it takes a person."""
+DEVICE_ERRORS = frozenset({"OutOfMemoryError", "AcceleratorError"})
+"""Of torch, by name: another process may have taken the memory, and a device's error lasts as long as its process."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +43,8 @@ class ErrorReport:
     error_type: str
     message: str
     traceback: str
+    passing: bool = False
+    """Whether it may not come again when the stage is started again."""
 
     @classmethod
     def of(cls, error: BaseException) -> ErrorReport:
@@ -29,12 +53,27 @@ class ErrorReport:
             error_type=type(error).__name__,
             message=str(error)[:LONGEST_MESSAGE],
             traceback="".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:],
+            passing=may_pass(error),
         )
 
     def __str__(self) -> str:
         """One line, whatever the message holds."""
         folded = " ".join(self.message.split())
         return f"{self.error_type}: {folded}" if folded else self.error_type
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether a stage that met this error may not meet it again.
+
+    What was raised on purpose about settings, model, rewards, history or another learner would be met again, as would a
+    slip of the program. The world outside changes: stores, engines, connections, memory.
+    """
+    if isinstance(error, LearnerRankLost):
+        return error.passing
+    if isinstance(error, AgrpoError):
+        return isinstance(error, PASSING) and not isinstance(error, LASTING)
+    named = {cls.__name__ for cls in type(error).__mro__}
+    return isinstance(error, OSError | MemoryError) or not DEVICE_ERRORS.isdisjoint(named)
 
 
 def send(report: ErrorReport, descriptor: int) -> None:
@@ -51,6 +90,7 @@ def receive(pipe: IO[bytes]) -> ErrorReport | None:
         data = b"".join(iter(lambda: pipe.read(65536) or b"", b""))
     try:
         fields: dict[str, Any] = json.loads(data)
-        return ErrorReport(**{name: str(fields[name]) for name in ErrorReport.__slots__})
+        told = {name: str(fields[name]) for name in ("error_type", "message", "traceback")}
+        return ErrorReport(**told, passing=fields["passing"] is True)
     except (ValueError, KeyError, TypeError):
         return None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 from jinja2 import TemplateError
 
 from agrpo.config import ModelSection
 from agrpo.engines import Engine
-from agrpo.errors import EngineError, ModelError, PromptError, PromptRefused
+from agrpo.errors import EngineError, EngineLost, ModelError, PromptError, PromptRefused, StaleInFlight
 from agrpo.records.prompt import Message
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
+from agrpo.stages.slots import Slot
 
 
 class Renderer:
@@ -71,9 +73,17 @@ def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:
 
 
 async def sample_group(
-    engine: Engine, renderer: Renderer, prompt_ids: list[int], sampling: Sampling, seeds: tuple[int, int]
+    engine: Engine,
+    renderer: Renderer,
+    prompt_ids: list[int],
+    *,
+    sampling: Sampling,
+    seeds: tuple[int, int],
+    slots: list[Slot],
 ) -> list[Rollout]:
-    """The rollouts of a rendered prompt. `seeds`: (run seed, ticket). Raises `PromptRefused`.
+    """The rollouts of a rendered prompt, one for each slot. `seeds`: (run seed, ticket).
+
+    Raises `PromptRefused`, or `EngineLost`.
 
     A rollout that fails is a fact with its reason. Where requests must repeat bit for bit they are one batch, and no
     clock decides: a failure is raised.
@@ -89,30 +99,47 @@ async def sample_group(
     ]
     began = time.monotonic()
     if sampling.reproducible:
-        turns = await engine.complete(requests)
+        async with AsyncExitStack() as held:
+            for slot in slots:
+                await held.enter_async_context(slot)
+            turns = await engine.complete(requests)
         return [
             _rollout(renderer, index, request, turn, time.monotonic() - began)
             for index, (request, turn) in enumerate(zip(requests, turns, strict=True))
         ]
-    return list(
-        await asyncio.gather(*(_sample_one(engine, renderer, index, request) for index, request in enumerate(requests)))
-    )
+    tasks = [
+        asyncio.ensure_future(_sample_in_slot(engine, renderer, index, request, slot))
+        for index, (request, slot) in enumerate(zip(requests, slots, strict=True))
+    ]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _sample_in_slot(
+    engine: Engine, renderer: Renderer, index: int, request: CompletionRequest, slot: Slot
+) -> Rollout:
+    async with slot:
+        return await _sample_one(engine, renderer, index, request)
 
 
 async def _sample_one(engine: Engine, renderer: Renderer, index: int, request: CompletionRequest) -> Rollout:
-    """One rollout; a request without an answer is asked twice."""
+    """One rollout; a request without an answer is asked twice, by the engine itself where that keeps deadlines."""
     began = time.monotonic()
     limit = request.sampling.request_timeout_seconds
-    for _ in range(2):
+    for _ in range(1 if engine.keeps_deadlines else 2):
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(None if engine.keeps_deadlines else limit):
                 turns = await engine.complete([request])
         except TimeoutError:
             continue
-        except PromptRefused:
+        except (PromptRefused, EngineLost):
             raise
         except EngineError as error:
-            return _failed(index, request, StopReason.ENGINE_ERROR, str(error), time.monotonic() - began)
+            why = StopReason.STALE_IN_FLIGHT if isinstance(error, StaleInFlight) else StopReason.ENGINE_ERROR
+            return _failed(index, request, why, str(error), time.monotonic() - began)
         if len(turns) != 1:
             reason = f"asked for one completion, the engine returned {len(turns)}"
             return _failed(index, request, StopReason.ENGINE_ERROR, reason, time.monotonic() - began)

@@ -1,4 +1,8 @@
-"""The scorer: reads a finished group, lets every reward judge it, publishes the scores and the marks they give."""
+"""The scorer: reads a finished group, lets every reward judge it, publishes the scores and the marks they give.
+
+Several scorers share the tickets out among themselves by number; the share of one that is gone is anybody's. Who is
+thought gone and is not does the same work twice, and its scores count if they are the first.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from agrpo.records.sample import sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
+from agrpo.stages.names import worker_name
+from agrpo.stages.silence import Silence
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +30,8 @@ POLL_SECONDS = 0.01
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16
 """Groups being scored at a time."""
+SILENT_SECONDS = 3.0
+"""How long a scorer says nothing until others take its share. It speaks every `BEAT_SECONDS`, however long rewards take."""
 
 
 def run(context: StageContext) -> None:
@@ -45,6 +53,7 @@ class _Scorer:
         self.finished: set[int] = set()
         self.floor = 0
         self.hint: Hint | None = None
+        self.silence = Silence(folder, "scorer")
         self.told_at = 0.0
         self.moved_at = time.monotonic()
 
@@ -74,7 +83,9 @@ class _Scorer:
             return False
         self.told_at = time.monotonic()
         waited = self.told_at - self.moved_at
-        self.folder.beat("scorer", None if self.running else "a finished group", waited)
+        if self.config.workers.scorers > 1:
+            self.silence.look()
+        self.folder.beat(self.context.stage, None if self.running else "a finished group", waited)
         if waited > self.config.stop.stall_seconds:
             raise DeadlineExceeded(
                 f"waited {waited:.0f} s for {'rewards' if self.running else 'a finished group'}; the limit is "
@@ -86,11 +97,11 @@ class _Scorer:
         if hint is not None:
             self.floor = max(self.floor, hint.floor)
             self.finished = {ticket for ticket in self.finished if ticket >= self.floor}
-        return hint is not None and hint.finished
+        return self.folder.has_finished(hint)
 
     def _start_waiting(self) -> None:
         known = self.finished | self.running.keys()
-        waiting = [ticket for ticket in self.folder.groups.numbers(self.floor) if ticket not in known]
+        waiting = [t for t in self.folder.groups.numbers(self.floor) if t not in known and self._is_ours(t)]
         if not waiting or len(self.running) >= MOST_AT_ONCE:
             return
         self.finished |= set(self.folder.scored.numbers(self.floor))
@@ -99,10 +110,13 @@ class _Scorer:
             self.running[ticket] = asyncio.create_task(self._score_group(ticket, len(waiting) - place))
             self.moved_at = time.monotonic()
 
+    def _is_ours(self, ticket: int) -> bool:
+        """Whether it is this scorer's to score: by its number, or because nobody else is there to do it."""
+        whose = worker_name("scorer", ticket % self.config.workers.scorers + 1)
+        return whose == self.context.stage or self.silence.seconds(whose) > SILENT_SECONDS
+
     async def _score_group(self, ticket: int, queue_size: int) -> None:
-        data = self.folder.groups.read(ticket)
-        assert data is not None, f"group slot {ticket} was listed and is gone"
-        group = group_from_arrow(data)
+        group = group_from_arrow(self.folder.groups.demand(ticket), self.folder.groups.key(ticket))
         began, waited = time.monotonic(), max(0.0, time.time() - group.finished_at)
         scores = await self._judge(group)
         scoring = Scoring(seconds=time.monotonic() - began, wait_seconds=waited, queue_size=queue_size)
@@ -142,6 +156,10 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         ticket=group.ticket,
         prompt_id=group.prompt.id,
         model_version=group.model_version,
+        model_attempt=group.model_attempt,
+        model_step=group.model_step,
+        model_ordinal=group.model_ordinal,
+        base=group.base,
         rewards=rewards,
         scores=scores,
         marks=frozenset(marks),

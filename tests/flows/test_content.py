@@ -16,6 +16,8 @@ WHOLE = {
     "frac_zero_std_groups": 0.25,
     "batch__forwarded_tokens_per_step": 3000.0,
     "perf__step_s": 1.5,
+    "rollout__backpressure_s": 0.5,
+    "rollout__load_wait_s": 0.75,
 }
 
 
@@ -48,12 +50,13 @@ def test_the_table_has_the_newest_twenty_steps_newest_first() -> None:
         "equal": "25%",
         "tokens/s": "2000",
         "s/step": "1.50",
+        "held by": "load cap 0.8 s",
     }
 
 
 def test_a_measure_that_says_nothing_is_a_dash() -> None:
     [row] = table_rows([point(1, perf__step_s=0.0, batch__forwarded_tokens_per_step=10.0)])
-    assert [row[name] for name in ("reward", "tokens/s", "s/step")] == ["–", "–", "0.00"]
+    assert [row[name] for name in ("reward", "tokens/s", "s/step", "held by")] == ["–", "–", "0.00", "–"]
 
 
 def test_plots_tell_their_numbers_in_words_and_leave_out_what_was_not_measured() -> None:

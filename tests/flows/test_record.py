@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from agrpo.config import SupervisionSection
 from agrpo.errors import StageFailed
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Event
 from agrpo.stages.process import Supervisor
+from agrpo.stages.supervision import Supervision
 from flows.record import SupervisorEvents
 from tests.flows.points import document
 
@@ -23,10 +26,11 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def supervise(folder: RunFolder, example: str, restarts: int) -> list[Event]:
     """Run one stage to its end; what was written of it."""
-    events = SupervisorEvents(folder)
-    with Supervisor(folder.url, folder.local / "logs", grace_seconds=1.0, on_event=events) as supervisor:
+    rule = SupervisionSection(restarts=restarts, first_pause_seconds=0)
+    with Supervisor(folder.url, folder.local / "logs", grace_seconds=1.0) as supervisor:
+        supervision = Supervision(supervisor, rule, on_event=SupervisorEvents(folder))
         try:
-            supervisor.run(EXAMPLE, restarts=restarts, env={"EXAMPLE": example})
+            supervision.run(EXAMPLE, threading.Event(), env={"EXAMPLE": example})
         except StageFailed as failure:
             assert failure  # told by its event
     [stream] = folder.event_streams()

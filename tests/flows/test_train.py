@@ -123,7 +123,7 @@ def test_what_prefect_cannot_be_told_is_said_once(
 def test_a_flow_run_without_a_run_is_told_what_it_needs(api: str) -> None:
     from flows.train import train
 
-    with pytest.raises(ConfigError, match="give config to begin a run"):
+    with pytest.raises(ConfigError, match="run, config, quickstart: give one of config or quickstart to begin a run"):
         train()
 
 
@@ -134,7 +134,7 @@ def test_a_retry_goes_on_with_the_run_that_the_first_try_began(
 
     monkeypatch.setenv("EXAMPLE", "die_twice")
     retrying = train.with_options(retries=2, retry_delay_seconds=0)
-    url = retrying(config=str(run_file), stages=[EXAMPLE], restarts=0)
+    url = retrying(config=str(run_file), stages=[EXAMPLE], settings=["supervision.restarts=0"])
     assert [str(path) for path in (run_file.parent / "runs").iterdir()] == [url]
     assert len(list(Path(url, "deaths").iterdir())) == 2
 
@@ -155,6 +155,20 @@ def test_a_cancelled_flow_run_ends_its_stages_though_no_worker_signals_it(
     assert Path(folder.url, "in order").exists()
     [run] = runs_named(folder.document()["name"])
     assert (run.state.name, run.state.message) == ("Cancelled", f"cancelled; resume it with run={folder.url}")
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_is_recorded_to_its_last_record(api: str, run_file: Path, mark: bytes) -> None:
+    from agrpo.audit import verify
+
+    folder = prepare(resolve(run_file, ["stop.max_steps=100000"]))
+    command = [sys.executable, "-m", "agrpo", "resume", folder.url]
+    program = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    until(lambda: len(folder.done_steps(0)) >= 5 or program.poll() is not None, 120)
+    program.terminate()
+    assert ended(program) == 143
+    assert [str(finding) for finding in verify(folder).findings] == []
+    assert alive(mark) == []
 
 
 @pytest.mark.slow

@@ -49,10 +49,12 @@ def a_group(
 
 def _rollout(ticket: int, index: int, length: int, version: int) -> Rollout:
     ids = [*(30 + (ticket + index + place) % 50 for place in range(length - 1)), 1][:length]
+    logprobs = [-1.0 - 0.01 * place for place in range(length)]
     turn = TurnRecord(
         prompt_ids=PROMPT_IDS,
         output_ids=ids,
-        output_log_probs=[-1.0 - 0.01 * place for place in range(length)],
+        output_log_probs=logprobs,
+        output_sampler_logprobs=[{token: value, 29: -2.0} for token, value in zip(ids, logprobs, strict=True)],
         output_versions=[version] * length,
     )
     failed = length == 0

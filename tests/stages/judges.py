@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 
 def distinct_tokens(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     """A fine-grained reward, so that the rollouts of a group differ."""
     return [len(set(ids)) + 0.001 * (sum(ids) % 97) for ids in completion_ids]
+
+
+def unhurried(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """As `distinct_tokens`, and slow enough that what comes next has to wait for it."""
+    time.sleep(1.5)
+    return distinct_tokens(completion_ids)
 
 
 def always_one(completion_ids: list[list[int]], **columns: Any) -> list[float]:
@@ -32,3 +40,10 @@ def sometimes_even(completion_ids: list[list[int]], kind: list[str], **columns: 
         None if own == "flat" or ids[0] % 3 == 0 else sum(id % 2 == 0 for id in ids) / len(ids)
         for own, ids in zip(kind, completion_ids, strict=True)
     ]
+
+
+def noted(prompts: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """Writes down who judged which prompt: the session of the reward's processes, which its scorer alone has."""
+    with open(f"{os.environ['NOTES']}/{os.getsid(0)}", "a") as notes:
+        notes.write(f"{prompts[0][0]['content']}\n")
+    return [float(place) for place, _ in enumerate(prompts)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -14,8 +15,11 @@ import threading
 import time
 from pathlib import Path
 
-from agrpo.errors import ModelError, Stopped
+from agrpo.errors import ModelError, Retired, Stopped, StoreError
+from agrpo.queue.filesystems.opening import open_filesystem
+from agrpo.queue.run_folder import RunFolder
 from agrpo.stages import StageContext
+from agrpo.stages.names import OWN_REPLAY, START_OF_VLLM
 
 
 def run(context: StageContext) -> None:
@@ -72,6 +76,74 @@ def die_twice(context: StageContext) -> None:
     if len(list(marks.iterdir())) < 2:
         (marks / context.incarnation).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(context: StageContext) -> None:
+    marks = Path(context.run_url) / "died"
+    if not marks.exists():
+        marks.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lose_the_store_once(context: StageContext) -> None:
+    if _is_first(context):
+        raise StoreError("no answer from the store")
+
+
+def retire(context: StageContext) -> None:
+    raise Retired("attempt 1 is retired by attempt 2; the newer learner goes on with the run")
+
+
+def stand_still_once(context: StageContext) -> None:
+    """It says what it waits for and is stopped, as by SIGSTOP from outside; the next one finishes."""
+    if _is_first(context):
+        _beat(context, "the engine to complete ticket 3", 1.0)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def wait_for_another(context: StageContext) -> None:
+    """It says so for as long as the run goes on."""
+    began = time.monotonic()
+    while not context.stop.wait(0.02):
+        _beat(context, "a finished group", time.monotonic() - began)
+
+
+def work_in_vain(context: StageContext) -> None:
+    """It beats on, and nothing has moved in it for an hour."""
+    while not context.stop.wait(0.02):
+        _beat(context, None, 3600.0)
+
+
+def replay_and_die(context: StageContext) -> None:
+    """Each incarnation comes as far as the one before, and no further."""
+    _wait_and_die(context, OWN_REPLAY)
+
+
+def start_and_die(context: StageContext) -> None:
+    """As a server whose model takes long to load, and that dies of its first request."""
+    _wait_and_die(context, START_OF_VLLM)
+
+
+def _wait_and_die(context: StageContext, waiting_for: str) -> None:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < 2.0:
+        _beat(context, waiting_for, waited)
+        time.sleep(0.02)
+    _beat(context, None, 0.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def linger_in_order(context: StageContext) -> None:
+    """Asked to stop it does, and its process does not end."""
+    atexit.register(time.sleep, 60)
+    work(context)
+
+
+def fail_and_linger(context: StageContext) -> None:
+    atexit.register(time.sleep, 60)
+    _say_ready(context)
+    context.stop.wait()
+    fail(context)
 
 
 def ignore_sigterm(context: StageContext) -> None:
@@ -161,6 +233,18 @@ def print_much(context: StageContext) -> None:
         print(f"line {number}")
     print("0%\r50%\r100%")
     print("no line break", end="")
+
+
+def _is_first(context: StageContext) -> bool:
+    """Whether no incarnation was here before."""
+    marks = Path(context.run_url) / "incarnations"
+    marks.mkdir(exist_ok=True)
+    (marks / context.incarnation).touch()
+    return len(list(marks.iterdir())) == 1
+
+
+def _beat(context: StageContext, waiting_for: str | None, waited_seconds: float) -> None:
+    RunFolder(open_filesystem(context.run_url)).beat(context.stage, waiting_for, waited_seconds)
 
 
 def _say_ready(context: StageContext) -> None:

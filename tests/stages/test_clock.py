@@ -26,6 +26,18 @@ def test_every_moment_is_charged_to_one_part_and_the_parts_add_up():
     assert spent.num_syncs == 1
 
 
+def test_parts_of_a_sync_are_in_its_time_and_told_apart():
+    clock = StepClock()
+    with clock.part("sync"), clock.part("sync_transfer"):
+        clock.move("sync_pause", 2.0)
+    with clock.part("sync"), clock.part("sync_barrier"):
+        time.sleep(0.002)
+    spent = clock.lap()
+    assert spent.sync_pause_seconds == 2.0 and spent.sync_barrier_seconds > 0
+    inner = spent.sync_transfer_seconds + spent.sync_pause_seconds + spent.sync_barrier_seconds
+    assert inner <= spent.sync_seconds <= spent.step_seconds
+
+
 def test_seconds_measured_elsewhere_are_taken_from_the_open_part():
     clock = StepClock()
     clock.move("forward", 2.0)

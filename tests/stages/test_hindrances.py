@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from agrpo.config import ModelSection, resolve
-from agrpo.engines import Engine
+from agrpo.engines import Engine, Needs
 from agrpo.engines.transformers import Transformers
-from agrpo.errors import EngineError
+from agrpo.errors import EngineError, StaleInFlight
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.rollout import StopReason, TurnRecord
@@ -38,9 +38,9 @@ def begin(tiny_model: Path, place: Path, **tables: object) -> RunFolder:
 def late_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     publish = Keeper.publish
 
-    def publish_late(keeper: Keeper, version: int, step: int) -> None:
+    def publish_late(keeper: Keeper, version: int, step: int, *, ordinal: int) -> None:
         time.sleep(LATE_SECONDS)
-        publish(keeper, version, step)
+        publish(keeper, version, step, ordinal=ordinal)
 
     monkeypatch.setattr(Keeper, "publish", publish_late)
 
@@ -76,6 +76,7 @@ class Forgetful:
         self.times = times
         self.load = engine.load
         self.next_token_logprobs = engine.next_token_logprobs
+        self.pressure, self.dtype, self.behind, self.keeps_deadlines = engine.pressure, engine.dtype, False, False
         self.close = engine.close
         self.asked: Counter[int] = Counter()
 
@@ -95,7 +96,7 @@ def test_a_lost_rollout_holds_up_no_step(
     started = Transformers.__call__
     forgotten = derive_seed(1, 2, 3, 0)  # ticket 2, rollout 3
 
-    def start(part: Transformers, model: ModelSection) -> Forgetful:
+    def start(part: Transformers, model: ModelSection, needs: Needs) -> Forgetful:
         return Forgetful(started(part, model), forgotten, times)
 
     monkeypatch.setattr(Transformers, "__call__", start)
@@ -131,6 +132,7 @@ class Broken:
         self.left = answered
         self.load = engine.load
         self.next_token_logprobs = engine.next_token_logprobs
+        self.pressure, self.dtype, self.behind, self.keeps_deadlines = engine.pressure, engine.dtype, False, False
         self.close = engine.close
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
@@ -144,11 +146,38 @@ def test_an_engine_that_answers_nothing_more_stops_the_run_instead_of_eating_its
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     started = Transformers.__call__
-    monkeypatch.setattr(Transformers, "__call__", lambda part, model: Broken(started(part, model), 16))
+    monkeypatch.setattr(Transformers, "__call__", lambda part, model, needs: Broken(started(part, model), 16))
     folder = begin(tiny_model, tmp_path, asynchronous={"max_staleness": 2}, stop={"max_steps": 30, "stall_seconds": 20})
     with pytest.raises(EngineError, match="answered no request of 8 groups in a row, last: the device is lost"):
         walk(folder)
     assert len(folder.groups.numbers()) < 20
+
+
+class Outrun(Broken):
+    """An engine whose first calls are broken off, since newer versions came."""
+
+    async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
+        self.left -= 1
+        if self.left >= 0:
+            raise StaleInFlight("its version has left the window")
+        return await self.engine.complete(requests)
+
+
+def test_requests_that_were_too_old_are_no_failures_of_the_engine_however_many(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    started = Transformers.__call__
+    monkeypatch.setattr(Transformers, "__call__", lambda part, model, needs: Outrun(started(part, model), 40))
+    folder = begin(tiny_model, tmp_path, asynchronous={"max_staleness": 2}, stop={"max_steps": 2, "stall_seconds": 20})
+    walk(folder)
+    assert len(dones(folder)) == 2
+    groups = [group_from_arrow(folder.groups.read(ticket)) for ticket in folder.groups.numbers()]
+    stale = [rollout for group in groups for rollout in group.rollouts if rollout.broken_off]
+    assert [rollout.stop_reason for rollout in stale] == [StopReason.STALE_IN_FLIGHT] * 40
+    told = [
+        folder.event(stream, number) for stream in folder.event_streams() for number in folder.event_numbers(stream)
+    ]
+    assert [event for event in told if event.kind == "rollouts_failed"] == []
 
 
 def test_a_stage_that_fails_ends_the_walk_with_its_error(tiny_model: Path, tmp_path: Path):

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from agrpo.errors import StageFailed, Stopped
+from agrpo.stages import KINDS
 from agrpo.stages.output import LogFile
-from agrpo.stages.process import StageProcess, Supervisor
+from agrpo.stages.process import Supervisor
 from agrpo.stages.report import ErrorReport, receive, send
+from agrpo.stages.stage_process import StageProcess
 
 EXAMPLE = "tests.stages.stage_examples"
 
@@ -94,7 +96,7 @@ def test_a_killed_stage_is_told_by_its_signal_and_its_last_lines(supervisor: Sup
 
 
 def test_an_unknown_stage_names_the_known_ones(supervisor: Supervisor) -> None:
-    with pytest.raises(StageFailed, match='no stage "lerner"; expected generator, scorer, learner, recorder'):
+    with pytest.raises(StageFailed, match=f'no stage "lerner"; expected {", ".join(KINDS)}, or'):
         supervisor.wait(supervisor.start("lerner"))
 
 
@@ -111,6 +113,25 @@ def test_a_stage_asked_to_stop_puts_its_affairs_in_order(supervisor: Supervisor,
     supervisor.wait(stage, stop)
     assert stage.exit_code == 0
     assert (tmp_path / "in order").exists()
+
+
+@pytest.mark.parametrize(
+    ("example", "told"), [("linger_in_order", []), ("fail_and_linger", ["failed: ModelError: the model has 3 heads"])]
+)
+def test_of_a_stage_killed_while_its_process_ends_only_its_failure_is_told(
+    supervisor: Supervisor, tmp_path: Path, caplog: pytest.LogCaptureFixture, example: str, told: list[str]
+) -> None:
+    stage = start(supervisor, example)
+    ready(stage, tmp_path)
+    stop = threading.Event()
+    stop.set()
+    supervisor.wait(stage, stop)
+    assert stage.exit_code == -signal.SIGKILL
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == len(told)
+    assert all(
+        line.startswith(f"told to stop, but stage {EXAMPLE} {one}") for line, one in zip(warned, told, strict=True)
+    )
 
 
 def test_a_stage_asked_to_finish_takes_its_time(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -139,6 +160,44 @@ def test_a_stage_that_takes_its_time_can_still_be_stopped(supervisor: Supervisor
         event.set()
     supervisor.wait(stage, events[0], finish=events[1])
     assert stage.exit_code == -signal.SIGKILL
+
+
+def test_a_stage_that_outlasts_the_others_is_stopped_when_they_have_ended(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    """What they write last is for it to record."""
+    stop, finish = threading.Event(), threading.Event()
+    last, other = start(supervisor, "work"), start(supervisor, "work_on", EXAMPLE_SECONDS="0.5")
+    for stage in (last, other):
+        ready(stage, tmp_path)
+    waiting = threading.Thread(target=supervisor.wait, args=(last, stop), kwargs={"finish": finish})
+    waiting.start()
+    stop.set()
+    supervisor.wait(other, stop)
+    assert other.ended and not last.asked
+    finish.set()
+    waiting.join(10)
+    assert last.exit_code == 0
+
+
+def test_of_all_stages_those_that_outlast_the_others_are_stopped_last(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, *others = [start(supervisor, "work") for _ in range(3)]
+    waiting = threading.Thread(target=supervisor.wait, args=(last,), kwargs={"finish": threading.Event()})
+    waiting.start()
+    until(lambda: last.outlasts)
+    stop, stopped = supervisor.stop, list[StageProcess]()
+
+    def stop_one(stage: StageProcess) -> None:
+        assert stage is not last or all(other.ended for other in others)
+        stop(stage)
+        stopped.append(stage)
+
+    monkeypatch.setattr(supervisor, "stop", stop_one)
+    supervisor.stop_all()
+    waiting.join(10)
+    assert stopped[2:] == [last] and last.exit_code == 0
 
 
 def test_a_stage_asked_before_it_can_hear_hears_it_later(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -179,6 +238,15 @@ def test_a_second_sigterm_ends_a_stage_that_goes_on(supervisor: Supervisor, tmp_
         supervisor.wait(stage)
 
 
+def test_a_stage_that_somebody_else_ends_has_not_finished(supervisor: Supervisor, tmp_path: Path) -> None:
+    stage = start(supervisor, "work")
+    ready(stage, tmp_path)
+    os.kill(stage.pid, signal.SIGTERM)
+    with pytest.raises(StageFailed, match="exit code 0: somebody else than its supervisor sent it SIGTERM"):
+        supervisor.wait(stage)
+    assert (tmp_path / "in order").exists()
+
+
 @pytest.mark.spec("K18")
 def test_deaf_and_stopped_stages_end_together_within_the_grace_and_two_seconds(
     supervisor: Supervisor, tmp_path: Path
@@ -206,23 +274,6 @@ def test_a_thread_left_behind_does_not_keep_a_stage_from_ending(supervisor: Supe
     supervisor.wait(stage)
     assert stage.exit_code == 0
     assert "threads still running: straggler" in stage.output.last_lines()[-1]
-
-
-def test_a_stage_that_dies_is_started_again_as_often_as_allowed(supervisor: Supervisor, tmp_path: Path) -> None:
-    supervisor.run(EXAMPLE, restarts=2, env={"EXAMPLE": "die_twice"})
-    assert len(list((tmp_path / "deaths").iterdir())) == 2
-
-
-def test_one_death_more_than_allowed_fails(supervisor: Supervisor, tmp_path: Path) -> None:
-    with pytest.raises(StageFailed, match="SIGKILL"):
-        supervisor.run(EXAMPLE, restarts=2, env={"EXAMPLE": "kill_itself"})
-    assert len(list((tmp_path / "logs").iterdir())) == 3
-
-
-def test_a_stage_that_reports_an_error_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
-    with pytest.raises(StageFailed, match="ModelError"):
-        supervisor.run(EXAMPLE, restarts=2, env={"EXAMPLE": "fail"})
-    assert len(list((tmp_path / "logs").iterdir())) == 1
 
 
 def test_no_stage_starts_once_the_supervisor_has_ended(tmp_path: Path) -> None:

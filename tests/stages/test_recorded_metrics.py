@@ -89,6 +89,7 @@ class Faulty:
         self.engine = engine
         self.load = engine.load
         self.next_token_logprobs = engine.next_token_logprobs
+        self.pressure, self.dtype, self.behind, self.keeps_deadlines = engine.pressure, engine.dtype, False, False
         self.close = engine.close
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
@@ -103,7 +104,7 @@ def test_sixty_steps_with_drops_cuts_and_failures_are_measured_as_recorded(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     started = Transformers.__call__
-    monkeypatch.setattr(Transformers, "__call__", lambda part, model: Faulty(started(part, model)))
+    monkeypatch.setattr(Transformers, "__call__", lambda part, model, needs: Faulty(started(part, model)))
     folder = recorded_run(
         tiny_model,
         tmp_path,
@@ -123,4 +124,11 @@ def test_sixty_steps_with_drops_cuts_and_failures_are_measured_as_recorded(
     assert sum(value for (_, name), value in measures.items() if name == "batch/dropped_oversize_count") > 0
     assert [step for step, name in sorted(measures) if name == "perf/weight_sync_s"] == list(range(3, 61, 2))
     found = {measure_named(name) for _, name in measures}
-    assert [measure.name for measure in MEASURES if measure not in found] == []
+    unseen = {measure.name for measure in MEASURES if measure not in found} - {"rollout/score_block_s"}
+    assert {name for name in unseen if not name.startswith("rollout/vllm_")} == {
+        "rollout/load_wait_s",
+        "rollout/ceiling_wait_s",
+        "perf/weight_sync_pause_s",
+        "perf/weight_sync_barrier_s",
+        "aux_loss",
+    }  # no servers to be loaded or paused, one process, no experts; how often the scorer is in the way is chance

@@ -3,15 +3,12 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -26,7 +23,6 @@ from agrpo.errors import DatabaseError, StoreLostWrites
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.records.progress import Event
 from agrpo.stages import recorder
-from agrpo.stages.context import StageContext
 from agrpo.stages.recorder import record_once, rest_seconds, unrecorded
 from tests.database.other_process import holding
 from tests.database.synthetic import (
@@ -41,7 +37,8 @@ from tests.database.synthetic import (
     new_run,
     small_run,
 )
-from tests.stages.killed_recorder import die_before, record_for_ever
+from tests.stages.killed_recorder import record_for_ever
+from tests.stages.recordings import assert_each_once, recording
 
 children = multiprocessing.get_context("forkserver")
 children.set_forkserver_preload(["tests.stages.killed_recorder"])
@@ -51,42 +48,6 @@ children.set_forkserver_preload(["tests.stages.killed_recorder"])
 def run_url(request, tmp_path, monkeypatch) -> str:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return str(tmp_path / "run") if request.param == "local" else f"memory://{uuid4().hex}"
-
-
-@contextlib.contextmanager
-def recording(folder: RunFolder) -> Iterator[None]:
-    """The stage in a thread, stopped at the end of the block and waited for."""
-    stop, failed = threading.Event(), []
-    context = StageContext(run_url=folder.url, stage="recorder", incarnation="recorder-a", stop=stop)
-
-    def stage() -> None:
-        try:
-            recorder.run(context)
-        except Exception as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=stage)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def count(folder: RunFolder, table: str) -> int:
-    return query(folder, f"SELECT count(*) AS n FROM {table}").to_pydict()["n"][0]
-
-
-def assert_each_once(folder: RunFolder, num_groups: int) -> None:
-    """Every group and every rollout of it is in once, and a fresh recording says the same."""
-    assert (count(folder, "groups"), count(folder, "rollouts")) == (num_groups, 2 * num_groups)
-    assert count(folder, "(SELECT DISTINCT ticket, rollout_index FROM rollouts)") == 2 * num_groups
-    fresh = folder.database.with_name("fresh.duckdb")
-    record_once(folder, Database(fresh))
-    assert contents(folder.database) == contents(fresh)
 
 
 def test_everything_a_run_writes_is_recorded_once(run_url):
@@ -106,6 +67,7 @@ def test_everything_a_run_writes_is_recorded_once(run_url):
         "ingest": 23,
         "plans": 2,
         "rewards": 8,
+        "rewinds": 0,
         "rollouts": 8,
         "runs": 1,
         "samples": 4,
@@ -117,6 +79,9 @@ def test_everything_a_run_writes_is_recorded_once(run_url):
         "steps": 2,
         "turns": 8,
         "versions": 1,
+        "whatif_groups": 0,
+        "whatif_rollouts": 0,
+        "whatif_runs": 0,
     }
 
 
@@ -345,66 +310,3 @@ def test_a_slot_that_is_listed_and_gone_is_an_error(tmp_path):
     folder.filesystem.delete(folder.groups.key(0))
     with pytest.raises(StoreLostWrites, match=r"groups 0 was listed in .* and is gone"):
         stream.add(batch.Batch(), 0)
-
-
-KILLS = [
-    ('connection.execute("CHECKPOINT")', 1, False),
-    ("os.link(draft, self.path)", 1, False),
-    ("draft.unlink", 1, False),
-    ("connection.begin()", 1, False),
-    ("INSERT INTO", 1, False),
-    ("INSERT INTO", 4, False),
-    ("connection.commit()", 1, False),
-    ("with self._translated(), self._open()", 2, True),  # committed, not closed
-    ("ledger.add(entry)", 1, True),
-]
-"""Before which line of the writer, when it runs for which time, and whether the group is in by then."""
-
-
-@pytest.mark.spec("K40")
-def test_a_recorder_killed_at_any_point_of_its_writing_records_each_rollout_once(tmp_path):
-    folder = new_run(tmp_path / "run")
-    for ticket, (line, nth, is_in) in enumerate(KILLS):
-        add_group(folder, ticket)
-        add_scores(folder, ticket)
-        process = children.Process(target=die_before, args=(folder.url, folder.database, line, nth))
-        process.start()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL, line
-        _assert_whole(folder.database)
-        assert (folder.database.exists() and count(folder, "groups") == ticket + 1) == is_in, line
-    record_once(folder, Database(folder.database))
-    assert_each_once(folder, len(KILLS))
-
-
-def test_a_recorder_killed_at_random_records_each_rollout_once(tmp_path):
-    folder = new_run(tmp_path / "run")
-    events = EventStream(folder, "test")
-    add_attempt(folder, 0)
-    chance = random.Random(3)
-    for ticket in range(15):
-        told, child = children.Pipe()
-        process = children.Process(target=record_for_ever, args=(folder.url, folder.database, child))
-        process.start()
-        told.recv()
-        add_group(folder, ticket)
-        add_step(folder, 0, ticket + 1, [ticket])
-        events.write("round", attempt=0)
-        time.sleep(chance.uniform(0.0, 0.06))
-        process.kill()
-        process.join()
-        _assert_whole(folder.database)
-    record_once(folder, Database(folder.database))
-    assert_each_once(folder, 15)
-
-
-def _assert_whole(path: Path) -> None:
-    """What is in is in with all its rows, once."""
-    if path.exists():
-        sql = """
-            SELECT (SELECT count(*) FROM ingest WHERE stream = 'groups'), (SELECT count(*) FROM groups),
-                (SELECT count(DISTINCT ticket) FROM groups), (SELECT count(*) FROM rollouts)
-        """
-        with duckdb.connect(str(path), read_only=True) as connection:
-            ((ledger, groups, tickets, rollouts),) = connection.execute(sql).fetchall()
-        assert (groups, tickets, rollouts) == (ledger, ledger, 2 * ledger)

@@ -12,11 +12,12 @@ import pytest
 
 from agrpo.config import ModelSection
 from agrpo.engines.scripted import Scripted
-from agrpo.errors import EngineError, ModelError
+from agrpo.errors import EngineError, ModelError, StaleInFlight
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
 from agrpo.stages.sampling import Renderer, sample_group
+from agrpo.stages.slots import Slots
 
 MESSAGES = [{"role": "user", "content": "4 + 5 ="}]
 
@@ -28,6 +29,7 @@ class Interfered:
         self.engine = Scripted(vocab_size=50, length=4)(ModelSection(path="none"))
         self.interfere = interfere
         self.asked: Counter[int] = Counter()
+        self.pressure, self.dtype, self.behind, self.keeps_deadlines = self.engine.pressure, "float32", False, False
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
         turns = await self.engine.complete(requests)
@@ -40,12 +42,14 @@ class Interfered:
                 return []
             if happens == "breaks":
                 raise EngineError("the engine broke")
+            if happens == "grows stale":
+                raise StaleInFlight("its version has left the window")
         return turns
 
     async def load(self, folder: Path, version: int) -> None:
         await self.engine.load(folder, version)
 
-    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[float]:
+    async def next_token_logprobs(self, token_ids: Sequence[int], of: Sequence[int]) -> list[list[float]]:
         return await self.engine.next_token_logprobs(token_ids, of)
 
     async def close(self) -> None:
@@ -62,7 +66,9 @@ def sampled(
         engine = Interfered(interfere)
         await engine.load(Path("none"), 3)
         renderer = Renderer(ModelSection(path=str(model)))
-        return await sample_group(engine, renderer, renderer.render(MESSAGES), sampling, (1, 7))
+        return await sample_group(
+            engine, renderer, renderer.render(MESSAGES), sampling=sampling, seeds=(1, 7), slots=Slots(4).queue(4)
+        )
 
     return asyncio.run(sample())
 
@@ -114,6 +120,13 @@ def test_an_answer_without_a_completion_is_a_failure_and_rows_stay_aligned(tiny_
 def test_an_engine_error_is_that_rollouts_fact(tiny_model: Path):
     rollouts = sampled(tiny_model, lambda request, asked: "breaks" if request.seed == seed_of(3) else None)
     assert [rollout.error for rollout in rollouts] == [None, None, None, "the engine broke"]
+
+
+def test_a_request_that_was_broken_off_since_its_version_is_too_old_is_told_from_a_failure(tiny_model: Path):
+    rollouts = sampled(tiny_model, lambda request, asked: "grows stale" if request.seed == seed_of(1) else None)
+    assert [rollout.stop_reason for rollout in rollouts] == ["stop", "stale_in_flight", "stop", "stop"]
+    assert [(one.failed, one.broken_off) for one in rollouts[:2]] == [(False, False), (True, True)]
+    assert rollouts[1].error == "its version has left the window"
 
 
 def test_where_requests_must_repeat_no_failure_is_swallowed(tiny_model: Path):

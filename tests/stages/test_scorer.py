@@ -11,13 +11,15 @@ import pytest
 
 from agrpo.errors import RewardError
 from agrpo.queue.run_folder import RunFolder
+from agrpo.records.arrow import group_to_arrow
+from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import StopReason
 from agrpo.records.score import Mark, Score, fills_step
 from agrpo.stages import scorer
 from agrpo.stages.context import StageContext
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
-from tests.stages.walk import settings
+from tests.stages.walk import Walk, settings
 
 
 def judged(name: str, weight: float, *values: float | None) -> Score:
@@ -95,3 +97,58 @@ def test_a_reward_that_cannot_be_loaded_is_said_before_there_is_a_group(tmp_path
     with pytest.raises(RewardError, match="nobody_wrote_this"):
         scorer.run(context)
     assert folder.groups.numbers() == []
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `judges.noted` writes: a file for each scorer."""
+    place = tmp_path / "notes"
+    place.mkdir()
+    monkeypatch.setenv("NOTES", str(place))
+    return place
+
+
+def run_of_groups(tmp_path: Path, *groups: RolloutGroup) -> RunFolder:
+    """A run of two scorers to which groups have come."""
+    tree = settings(tmp_path, tmp_path / "prompts.jsonl", tmp_path, reward="noted", workers={"scorers": 2})
+    folder = RunFolder.create(str(tmp_path / "run"), {"settings": {"tree": tree, "origins": {}}})
+    for group in groups:
+        folder.groups.publish(group.ticket, group_to_arrow(group))
+    return folder
+
+
+def judged_tickets(notes: Path) -> list[list[int]]:
+    """Of every scorer that has judged anything."""
+    return sorted(sorted(map(int, file.read_text().split())) for file in notes.iterdir())
+
+
+def score_all(folder: RunFolder, *names: str, number: int) -> None:
+    """Let these scorers work until so many groups are scored."""
+    work = Walk(folder).start(*names)
+    work.until(lambda: len(folder.scored.numbers()) == number)
+    work.stop.set()
+    work.join()
+
+
+def test_two_scorers_share_the_groups_out_and_do_none_twice(tmp_path: Path, notes: Path):
+    folder = run_of_groups(tmp_path, *(a_group(ticket) for ticket in range(6)))
+    score_all(folder, "scorer", "scorer-2", number=6)
+    assert judged_tickets(notes) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_the_share_of_a_scorer_that_is_gone_is_scored_by_its_neighbour(
+    tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(scorer, "SILENT_SECONDS", 0.5)
+    folder = run_of_groups(tmp_path, a_group(0), a_group(1))
+    folder.beat("scorer", None)
+    score_all(folder, "scorer-2", number=2)
+    assert judged_tickets(notes) == [[0, 1]]
+
+
+def test_of_two_scorers_of_one_group_the_first_one_counts(tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(scorer, "SILENT_SECONDS", -1.0)  # each thinks the other one gone
+    folder = run_of_groups(tmp_path, *(a_group(ticket) for ticket in range(4)))
+    score_all(folder, "scorer", "scorer-2", number=4)
+    assert folder.scored.numbers() == [0, 1, 2, 3]
+    assert {ticket for tickets in judged_tickets(notes) for ticket in tickets} == {0, 1, 2, 3}

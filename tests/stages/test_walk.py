@@ -5,43 +5,21 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agrpo.config import resolve
 from agrpo.errors import ConfigError, ReplayMismatch, RewardError
-from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.queue.run_folder import StepKey
 from agrpo.queue.versions import newest_version
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
-from agrpo.records.progress import DropReason, dump
-from agrpo.runs import check_unchanged, prepare
+from agrpo.records.documents import dump
+from agrpo.records.progress import DropReason
+from agrpo.runs import check_unchanged
 from agrpo.stages.keeping import Keeper
 from agrpo.weights.filesystem import check_weights
-from tests.stages.walk import Walk, dones, settings, walk
-
-LOCKSTEP = {"asynchronous": {"max_staleness": 0}, "engine": {"reproducible": True}}
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
-    rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
-    file.write_text("\n".join(json.dumps(row) for row in rows))
-    return file
-
-
-@pytest.fixture
-def begin(tiny_model: Path, prompts: Path, tmp_path: Path):
-    """Begins a run with settings laid over the small one."""
-
-    def begun(name: str = "run", **tables: Any) -> RunFolder:
-        file = tables.pop("file", prompts)
-        tree = settings(tiny_model, file, tmp_path, **tables)
-        return prepare(resolve(values=tree), folder=str(tmp_path / name))
-
-    return begun
+from tests.stages.walk import LOCKSTEP, Walk, dones, walk
 
 
 @pytest.mark.spec("A-002", "A-088", "A-091", "A-092", "K11")
@@ -144,10 +122,8 @@ def test_a_replay_that_differs_stops_and_says_where(begin):
     for name in folder.filesystem.list("checkpoints"):
         if not name.startswith("00000001"):
             folder.filesystem.delete(f"checkpoints/{name}")
-    key = "steps/000000/00000002.plan.json"
-    plan = json.loads(bytes(folder.filesystem.get(key)))
-    plan["learning_rate"] = 0.5
-    folder.filesystem.put(key, json.dumps(plan).encode(), exclusive=False)
+    plan = replace(folder.plan(StepKey(0, 2)), learning_rate=0.5)
+    folder.filesystem.put("steps/000000/00000002.plan.json", dump(plan), exclusive=False)
     folder.filesystem.delete("hint")
     with pytest.raises(ReplayMismatch, match=r"step 2 replayed differently in \d+ of \d+ tensors"):
         Walk(folder).start("learner").join()
@@ -228,9 +204,9 @@ def test_a_prompt_too_long_for_the_model_is_refused_alone(begin, prompts: Path, 
 def test_the_time_of_a_step_holds_the_publish_before_it(begin, monkeypatch: pytest.MonkeyPatch):
     publish = Keeper.publish
 
-    def publish_late(keeper: Keeper, version: int, step: int) -> None:
+    def publish_late(keeper: Keeper, version: int, step: int, *, ordinal: int) -> None:
         time.sleep(0.5)
-        publish(keeper, version, step)
+        publish(keeper, version, step, ordinal=ordinal)
 
     monkeypatch.setattr(Keeper, "publish", publish_late)
     folder = begin(stop={"max_steps": 3}, **LOCKSTEP)

@@ -10,9 +10,11 @@ from typing import Any
 
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.progress import Done
-from agrpo.stages.context import StageContext, new_incarnation
+from agrpo.stages import StageContext, kind_of, new_incarnation
 
 DEADLINE_SECONDS = 120
+LOCKSTEP: dict[str, Any] = {"asynchronous": {"max_staleness": 0}, "engine": {"reproducible": True}}
+"""Tables of a run that repeats bit for bit."""
 
 
 def settings(model: Path, prompts: Path, runs: Path, reward: str = "distinct_tokens", **tables: Any) -> dict[str, Any]:
@@ -53,7 +55,7 @@ class Walk:
     def _run(self, stage: str) -> None:
         context = StageContext(run_url=self.folder.url, stage=stage, incarnation=new_incarnation(stage), stop=self.stop)
         try:
-            importlib.import_module(f"agrpo.stages.{stage}").run(context)
+            importlib.import_module(f"agrpo.stages.{kind_of(stage)}").run(context)
         except BaseException as error:
             self.errors.append(error)
             self.stop.set()
