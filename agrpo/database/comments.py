@@ -15,6 +15,7 @@ WORDS = {
     "adopted_through": "Last step whose sampled groups stay valid.",
     "advantage": "What the learner made of the reward: how much better than its group, by the run's advantage.",
     "attempt": "Incarnation of the learner, from 0.",
+    "aux_loss": "Of balancing the experts of a mixture, before its coefficient; NULL: there is none.",
     "backward_seconds": "Backward passes.",
     "base_step": "Last step taken over from the parent.",
     "claim_try": "Which claim of the ticket this is, from 0.",
@@ -86,6 +87,7 @@ WORDS = {
     "turn_index": "Place of the turn in its rollout, from 0.",
     "value": "Its value.",
     "version": "Policy version, from 0.",
+    "whatif": "Name of the what-if.",
     "weight": "Its weight in the total reward.",
 }
 

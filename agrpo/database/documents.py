@@ -11,7 +11,7 @@ import pyarrow as pa
 from agrpo.database.batch import Batch, Row
 from agrpo.database.schema import table_schemas
 from agrpo.database.values import as_json, timestamp
-from agrpo.records.progress import Acknowledgement, Attempt, Base, Done, Event, Plan, WeightsReady
+from agrpo.records.progress import Acknowledgement, Attempt, Base, Done, Event, Plan, Rewind, WeightsReady
 from agrpo.records.trained_tokens import tokens_table
 
 
@@ -32,11 +32,16 @@ def add_base(batch: Batch, base: Base) -> None:
     batch.add_rows("bases", [asdict(base)])
 
 
+def add_rewind(batch: Batch, rewind: Rewind) -> None:
+    """A wish to go back to a step."""
+    batch.add_rows("rewinds", [_timed(asdict(rewind), "asked_at")])
+
+
 def add_plan(batch: Batch, plan: Plan) -> None:
     """The plan, and the groups it consumes."""
     kept = (
-        "attempt, step, version, learning_rate, seed, publish, empty, num_trained_tokens, num_oversize, "
-        "num_queued_samples, config_digest, planned_at, adopted_from"
+        "attempt, step, version, ordinal, parent_digest, num_updates, learning_rate, seed, publish, empty, "
+        "num_trained_tokens, num_oversize, num_replaced, num_queued_samples, config_digest, planned_at, adopted_from, ranks"
     )
     row: Row = {name: getattr(plan, name) for name in kept.split(", ")}
     batch.add_rows("plans", [_timed({**row, "micro_batches": plan.rows}, "planned_at")])
@@ -60,7 +65,10 @@ class FinishedStep:
 def add_done(batch: Batch, finished: FinishedStep) -> None:
     """The finished step, its rows, its samples and its logged measures."""
     done = finished.done
-    kept = "attempt, step, loss, grad_norm, digest, num_tokens, num_prompts, publish, empty, started_at, finished_at"
+    kept = (
+        "attempt, step, loss, grad_norm, aux_loss, digest, num_tokens, num_prompts, publish, empty, started_at, "
+        "finished_at, peak_flops_per_second"
+    )
     row: Row = {name: getattr(done, name) for name in kept.split(", ")}
     batch.add_rows("steps", [_timed(row | asdict(done.timings), "started_at", "finished_at")])
     key: Row = {"attempt": done.attempt, "step": done.step}
@@ -72,7 +80,7 @@ def add_done(batch: Batch, finished: FinishedStep) -> None:
 
 def add_version(batch: Batch, ready: WeightsReady) -> None:
     """Published weights, without their probe."""
-    kept = ("attempt", "version", "step", "digest", "folder", "published_at")
+    kept = ("attempt", "version", "step", "ordinal", "digest", "folder", "published_at")
     batch.add_rows("versions", [_timed({name: getattr(ready, name) for name in kept}, "published_at")])
 
 

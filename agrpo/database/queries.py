@@ -50,7 +50,7 @@ def connect(
         if connection is not None:
             connection.close()
         raise DatabaseError(
-            f"{path} cannot be read as a run's database: {error}; `agrpo record RUN --afresh` builds it again"
+            f"{path} cannot be read as a run's database: {error}; `agrpo rebuild RUN` builds it again"
         ) from error
     if found != [(VERSION,)]:
         connection.close()
@@ -70,7 +70,7 @@ def asking(path_or_run: str | Path | HasDatabase) -> Generator[duckdb.DuckDBPyCo
         except duckdb.Error as error:
             if trouble_of(error) is Trouble.DAMAGED:
                 raise DatabaseError(
-                    f"{_file_of(path_or_run)} is damaged: {error}; `agrpo record RUN --afresh` builds it again"
+                    f"{_file_of(path_or_run)} is damaged: {error}; `agrpo rebuild RUN` builds it again"
                 ) from error
             raise DatabaseError(advised(connection, error)) from error
 

@@ -34,13 +34,33 @@ CREATE TABLE bases (
     parent INTEGER,
     base_step BIGINT NOT NULL,
     adopted_through BIGINT NOT NULL,
-    void BOOLEAN NOT NULL
+    void BOOLEAN NOT NULL,
+    rewind INTEGER,
+    first_ticket BIGINT,
+    reissue BIGINT[],
+    prompts BIGINT[],
+    next_prompt BIGINT
 );
 COMMENT ON TABLE bases IS 'Where the history of an attempt joins an older one; the view lineage reads it.';
 COMMENT ON COLUMN bases.parent IS 'Attempt whose history this one continues; NULL: it began the run.';
 COMMENT ON COLUMN bases.base_step IS 'Last step taken over from the parent.';
 COMMENT ON COLUMN bases.adopted_through IS 'Last step whose sampled groups stay valid.';
 COMMENT ON COLUMN bases.void IS 'The attempt produced nothing that counts.';
+COMMENT ON COLUMN bases.rewind IS 'Wish to go back that the base fulfils, and all before it; NULL: none.';
+COMMENT ON COLUMN bases.first_ticket IS 'After going back: lies above every ticket that was claimed before.';
+COMMENT ON COLUMN bases.reissue IS 'Tickets that are void for ever; their prompts are given out again.';
+COMMENT ON COLUMN bases.prompts IS 'Prompt numbers given out first, from first_ticket on.';
+COMMENT ON COLUMN bases.next_prompt IS 'Prompt number given out after those.';
+
+CREATE TABLE rewinds (
+    number INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    asked_at TIMESTAMPTZ
+);
+COMMENT ON TABLE rewinds IS 'Wishes to go back to a step. The base that fulfils one names it: bases.rewind.';
+COMMENT ON COLUMN rewinds.number IS 'Of the wish, in the order asked.';
+COMMENT ON COLUMN rewinds.step IS 'Last step that was to stay.';
+COMMENT ON COLUMN rewinds.asked_at IS 'When.';
 
 CREATE TABLE groups (
     ticket BIGINT NOT NULL,
@@ -51,6 +71,9 @@ CREATE TABLE groups (
     epoch INTEGER,
     row_index BIGINT,
     model_version BIGINT,
+    model_attempt INTEGER,
+    model_step BIGINT,
+    model_ordinal BIGINT,
     base INTEGER,
     claim_try INTEGER,
     generator VARCHAR,
@@ -62,7 +85,16 @@ CREATE TABLE groups (
     concurrency INTEGER,
     concurrency_cap INTEGER,
     backpressure_seconds DOUBLE,
-    interval_seconds DOUBLE
+    interval_seconds DOUBLE,
+    load_wait_seconds DOUBLE,
+    ceiling_wait_seconds DOUBLE,
+    score_block_seconds DOUBLE,
+    num_polls INTEGER,
+    kv_cache_usage DOUBLE,
+    running_requests DOUBLE,
+    queued_requests DOUBLE,
+    preemptions BIGINT,
+    retries BIGINT
 );
 COMMENT ON TABLE groups IS 'One generated group, or one refused prompt.';
 COMMENT ON COLUMN groups.prompt_id IS 'Hash of the prompt''s content: the same question has the same id in every epoch.';
@@ -71,6 +103,9 @@ COMMENT ON COLUMN groups.facts IS 'The other columns of the prompt''s row, which
 COMMENT ON COLUMN groups.row_index IS 'Row of the dataset.';
 COMMENT ON COLUMN groups.epoch IS 'Passes over the dataset before this one.';
 COMMENT ON COLUMN groups.model_version IS 'Policy version of the group''s first sampled token.';
+COMMENT ON COLUMN groups.model_attempt IS 'Attempt that published that version.';
+COMMENT ON COLUMN groups.model_step IS 'Optimizer step whose weights the version has.';
+COMMENT ON COLUMN groups.model_ordinal IS 'Publishes of the history up to that step, which staleness counts; NULL: model_version.';
 COMMENT ON COLUMN groups.base IS 'Attempt under whose base the group was claimed.';
 COMMENT ON COLUMN groups.refusal IS 'Why the prompt was refused; then there are no rollouts.';
 COMMENT ON COLUMN groups.slot_bytes IS 'Size of the group''s slot in the run folder.';
@@ -78,6 +113,15 @@ COMMENT ON COLUMN groups.concurrency IS 'Rollouts in flight to the engine when t
 COMMENT ON COLUMN groups.concurrency_cap IS 'Most rollouts that could be in flight then.';
 COMMENT ON COLUMN groups.backpressure_seconds IS 'How long the group could not begin because run-ahead was used up; NULL: it did not wait.';
 COMMENT ON COLUMN groups.interval_seconds IS 'Since the generator''s group before ended, or since its first version was served.';
+COMMENT ON COLUMN groups.load_wait_seconds IS 'How long the group could not begin because the load cap was reached, below the hard ceiling; NULL: it did not wait.';
+COMMENT ON COLUMN groups.ceiling_wait_seconds IS 'How long because async.max_concurrent_rollouts were in flight; NULL: it did not wait.';
+COMMENT ON COLUMN groups.score_block_seconds IS 'How long because async.scoring_queue groups waited for scores; NULL: it did not wait.';
+COMMENT ON COLUMN groups.num_polls IS 'How often the engine''s servers said how full they are in the group''s interval; 0: the columns after it are NULL.';
+COMMENT ON COLUMN groups.kv_cache_usage IS 'Share of the KV cache in use of the fullest server, mean over these polls.';
+COMMENT ON COLUMN groups.running_requests IS 'Requests being decoded, over all servers, mean over these polls.';
+COMMENT ON COLUMN groups.queued_requests IS 'Requests accepted and not scheduled, over all servers, mean over these polls.';
+COMMENT ON COLUMN groups.preemptions IS 'By how much the servers'' number of preemptions rose in the interval.';
+COMMENT ON COLUMN groups.retries IS 'Requests that were asked again in the interval.';
 
 CREATE TABLE rollouts (
     ticket BIGINT NOT NULL,
@@ -103,7 +147,7 @@ CREATE TABLE rollouts (
 );
 COMMENT ON TABLE rollouts IS 'One whole conversation for a prompt. Its reward: rollouts_with_rewards.';
 COMMENT ON COLUMN rollouts.rollout_index IS 'Place in the group, from 0.';
-COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout or engine_error.';
+COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout, engine_error or stale_in_flight.';
 COMMENT ON COLUMN rollouts.terminated IS 'Whether the model ended its last turn itself.';
 COMMENT ON COLUMN rollouts.error IS 'What failed, where stop_reason says that something did.';
 COMMENT ON COLUMN rollouts.completion IS 'Messages after the prompt.';
@@ -143,6 +187,10 @@ CREATE TABLE scored_groups (
     ticket BIGINT NOT NULL,
     prompt_id VARCHAR,
     model_version BIGINT,
+    model_attempt INTEGER,
+    model_step BIGINT,
+    model_ordinal BIGINT,
+    base INTEGER,
     marks VARCHAR[],
     refusal VARCHAR,
     generated_at TIMESTAMPTZ,
@@ -152,6 +200,10 @@ CREATE TABLE scored_groups (
     score_queue_size INTEGER
 );
 COMMENT ON TABLE scored_groups IS 'One group that the rewards have judged.';
+COMMENT ON COLUMN scored_groups.model_attempt IS 'Attempt that published that version.';
+COMMENT ON COLUMN scored_groups.model_step IS 'Optimizer step whose weights the version has.';
+COMMENT ON COLUMN scored_groups.model_ordinal IS 'Publishes of the history up to that step, which staleness counts; NULL: model_version.';
+COMMENT ON COLUMN scored_groups.base IS 'Attempt under whose base the group was claimed.';
 COMMENT ON COLUMN scored_groups.marks IS 'What the scores mean whatever the run does with them, such as equal_rewards.';
 COMMENT ON COLUMN scored_groups.score_seconds IS 'That all rewards of the group together took.';
 COMMENT ON COLUMN scored_groups.score_wait_seconds IS 'From the group''s end to its scoring.';
@@ -185,25 +237,35 @@ CREATE TABLE plans (
     attempt INTEGER NOT NULL,
     step BIGINT NOT NULL,
     version BIGINT,
+    ordinal BIGINT,
+    parent_digest VARCHAR,
+    num_updates BIGINT,
     learning_rate DOUBLE,
     seed BIGINT,
     publish BIGINT,
     empty BOOLEAN,
     num_trained_tokens BIGINT,
     num_oversize BIGINT,
+    num_replaced BIGINT,
     num_queued_samples BIGINT,
     micro_batches INTEGER[][],
+    ranks INTEGER,
     config_digest VARCHAR,
     planned_at TIMESTAMPTZ,
     adopted_from INTEGER
 );
 COMMENT ON TABLE plans IS 'What decides an optimizer step, written before it. A plan consumes its groups: step_groups.';
 COMMENT ON COLUMN plans.version IS 'Newest version published before the step.';
+COMMENT ON COLUMN plans.ordinal IS 'Publishes of the history up to the step, its own included; NULL: see publish and version.';
+COMMENT ON COLUMN plans.parent_digest IS 'Of all weights before the step.';
+COMMENT ON COLUMN plans.num_updates IS 'Optimizer updates of the history, the step''s included; an empty step is none.';
+COMMENT ON COLUMN plans.num_replaced IS 'Dropped groups that took no place of the step, so that others came instead.';
 COMMENT ON COLUMN plans.publish IS 'Version that the step''s weights are published as; NULL: not published.';
 COMMENT ON COLUMN plans.empty IS 'Nothing is trained, and the weights stay as they are.';
 COMMENT ON COLUMN plans.num_oversize IS 'Samples left out because they are longer than step.micro_tokens.';
 COMMENT ON COLUMN plans.num_queued_samples IS 'Samples of scored groups that waited when the step''s groups began to be chosen.';
-COMMENT ON COLUMN plans.micro_batches IS 'Per micro-batch, numbers of the plan''s samples.';
+COMMENT ON COLUMN plans.micro_batches IS 'Per row, numbers of the plan''s samples: micro-batch by micro-batch, a row for each rank.';
+COMMENT ON COLUMN plans.ranks IS 'Processes of the learner: a micro-batch has a row for each.';
 COMMENT ON COLUMN plans.adopted_from IS 'Attempt that planned the step, where another one carries it out.';
 
 CREATE TABLE step_groups (
@@ -223,6 +285,7 @@ CREATE TABLE steps (
     step BIGINT NOT NULL,
     loss DOUBLE,
     grad_norm DOUBLE,
+    aux_loss DOUBLE,
     digest VARCHAR,
     num_tokens BIGINT,
     num_prompts BIGINT,
@@ -241,9 +304,12 @@ CREATE TABLE steps (
     record_seconds DOUBLE,
     sync_seconds DOUBLE,
     sync_transfer_seconds DOUBLE,
+    sync_pause_seconds DOUBLE,
+    sync_barrier_seconds DOUBLE,
     checkpoint_seconds DOUBLE,
     other_seconds DOUBLE,
-    num_syncs INTEGER
+    num_syncs INTEGER,
+    peak_flops_per_second DOUBLE
 );
 COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: live_steps.';
 COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
@@ -256,10 +322,13 @@ COMMENT ON COLUMN steps.plan_seconds IS 'Advantages, rows, and writing the plan.
 COMMENT ON COLUMN steps.digest_seconds IS 'Digests of all weights.';
 COMMENT ON COLUMN steps.record_seconds IS 'Writing what the step before had done.';
 COMMENT ON COLUMN steps.sync_seconds IS 'Publishing weights, their transfer included.';
-COMMENT ON COLUMN steps.sync_transfer_seconds IS 'Writing the weights: a part of sync_seconds, not added again.';
+COMMENT ON COLUMN steps.sync_transfer_seconds IS 'Writing and sending the weights: a part of sync_seconds, not added again.';
+COMMENT ON COLUMN steps.sync_pause_seconds IS 'Pausing and resuming the servers that weights are sent into: another part of it.';
+COMMENT ON COLUMN steps.sync_barrier_seconds IS 'Waiting for the learner''s other processes: another part of it.';
 COMMENT ON COLUMN steps.checkpoint_seconds IS 'Writing a checkpoint to recover from.';
 COMMENT ON COLUMN steps.other_seconds IS 'The rest: laying out rows, statistics, telling others.';
 COMMENT ON COLUMN steps.num_syncs IS 'Versions published in that time.';
+COMMENT ON COLUMN steps.peak_flops_per_second IS 'Most that all training devices together can do in the type they compute in; NULL: unknown.';
 
 CREATE TABLE step_rows (
     attempt INTEGER NOT NULL,
@@ -267,11 +336,15 @@ CREATE TABLE step_rows (
     row_index INTEGER NOT NULL,
     num_samples INTEGER,
     num_tokens BIGINT,
-    attention_cost BIGINT
+    attention_cost BIGINT,
+    num_shared_terms BIGINT,
+    flops BIGINT
 );
-COMMENT ON TABLE step_rows IS 'The rows (micro-batches) of a finished step, as they were forwarded.';
+COMMENT ON TABLE step_rows IS 'The rows of a finished step, as they were forwarded: micro-batch by micro-batch, one for each rank.';
 COMMENT ON COLUMN step_rows.num_tokens IS 'Forwarded tokens; a shared one counts once.';
 COMMENT ON COLUMN step_rows.attention_cost IS 'Pairs of a token and one that it attends to.';
+COMMENT ON COLUMN step_rows.num_shared_terms IS 'Loss terms on a token that carries another sample''s term already.';
+COMMENT ON COLUMN step_rows.flops IS 'Of the model''s arithmetic over the row, forward and backward; NULL: unknown for this model.';
 
 CREATE TABLE samples (
     attempt INTEGER NOT NULL,
@@ -293,12 +366,13 @@ CREATE TABLE samples (
     masked_share DOUBLE,
     clipped_low_share DOUBLE,
     clipped_high_share DOUBLE,
+    sampler_mass DOUBLE,
     log_probs FLOAT[],
     entropies FLOAT[]
 );
 COMMENT ON TABLE samples IS 'What the learner saw of one training sequence in one step, over its trained tokens.';
 COMMENT ON COLUMN samples.sequence_index IS 'Place among the rollout''s sequences; above 0 where turns did not continue one another.';
-COMMENT ON COLUMN samples.num_tokens IS 'Forwarded tokens.';
+COMMENT ON COLUMN samples.num_tokens IS 'Tokens of the sequence, those that it shares with others of its row included.';
 COMMENT ON COLUMN samples.entropy_mean IS 'Nats.';
 COMMENT ON COLUMN samples.logprob_difference_mean IS 'Absolute difference between sampler and recomputed log-prob, nats.';
 COMMENT ON COLUMN samples.ratio_mean IS 'Importance ratio, before any masking.';
@@ -307,6 +381,7 @@ COMMENT ON COLUMN samples.entropies IS 'Of each trained token''s distribution, n
 COMMENT ON COLUMN samples.masked_share IS 'Tokens left out of the loss because their ratio is out of bounds.';
 COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative.';
 COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive.';
+COMMENT ON COLUMN samples.sampler_mass IS 'What the sampler''s most likely tokens hold of its distribution; NULL: the loss reads none of them.';
 
 CREATE TABLE metrics (
     attempt INTEGER NOT NULL,
@@ -320,12 +395,14 @@ CREATE TABLE versions (
     attempt INTEGER NOT NULL,
     version BIGINT NOT NULL,
     step BIGINT,
+    ordinal BIGINT,
     digest VARCHAR,
     folder VARCHAR,
     published_at TIMESTAMPTZ
 );
-COMMENT ON TABLE versions IS 'Published weights.';
+COMMENT ON TABLE versions IS 'Published weights. Those that count: live_versions.';
 COMMENT ON COLUMN versions.step IS 'Optimizer step whose weights these are.';
+COMMENT ON COLUMN versions.ordinal IS 'Publishes of the history up to that step, this one included; NULL: version.';
 
 CREATE TABLE acknowledgements (
     engine VARCHAR NOT NULL,
@@ -346,3 +423,45 @@ CREATE TABLE events (
     payload JSON
 );
 COMMENT ON TABLE events IS 'What stages had to tell, by writer and number.';
+
+CREATE TABLE whatif_runs (
+    whatif VARCHAR NOT NULL,
+    kind VARCHAR,
+    part VARCHAR,
+    settings JSON,
+    keep BOOLEAN,
+    begun_at TIMESTAMPTZ
+);
+COMMENT ON TABLE whatif_runs IS 'What-ifs asked of the run with agrpo whatif: another reward or advantage over its recorded rollouts.';
+COMMENT ON COLUMN whatif_runs.kind IS 'reward or advantage.';
+COMMENT ON COLUMN whatif_runs.part IS 'Name of the reward or advantage.';
+COMMENT ON COLUMN whatif_runs.settings IS 'Its settings that were given.';
+COMMENT ON COLUMN whatif_runs.keep IS 'Whether the reward is added to the recorded ones instead of standing in their place.';
+COMMENT ON COLUMN whatif_runs.begun_at IS 'When it was first asked.';
+
+CREATE TABLE whatif_groups (
+    whatif VARCHAR NOT NULL,
+    ticket BIGINT NOT NULL,
+    drop_reason_before VARCHAR,
+    drop_reason VARCHAR
+);
+COMMENT ON TABLE whatif_groups IS 'One group of a what-if.';
+COMMENT ON COLUMN whatif_groups.drop_reason_before IS 'Why the recorded scores keep the group from being trained; NULL: they do not.';
+COMMENT ON COLUMN whatif_groups.drop_reason IS 'Why the scores of the what-if would; NULL: they would not.';
+
+CREATE TABLE whatif_rollouts (
+    whatif VARCHAR NOT NULL,
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    reward_before DOUBLE,
+    reward DOUBLE,
+    advantage_before DOUBLE,
+    advantage DOUBLE,
+    error VARCHAR
+);
+COMMENT ON TABLE whatif_rollouts IS 'One rollout of a what-if. Facts of the run are in rollouts and scores, and stay as they are.';
+COMMENT ON COLUMN whatif_rollouts.reward_before IS 'Total reward as recorded; NULL where nothing was scored.';
+COMMENT ON COLUMN whatif_rollouts.reward IS 'Total reward of the what-if; NULL where nothing was scored.';
+COMMENT ON COLUMN whatif_rollouts.advantage_before IS 'By the run''s own advantage, from reward_before.';
+COMMENT ON COLUMN whatif_rollouts.advantage IS 'Of the what-if, from reward.';
+COMMENT ON COLUMN whatif_rollouts.error IS 'Why the reward of the what-if gave no value, where it failed.';

@@ -22,6 +22,8 @@ from agrpo.records.sample import sequences_of
 
 _TOPK = ("output_sampling_mask", "top_ids", "top_logprobs")
 """Most of a turn's bytes, where the run keeps them."""
+_SAMPLED_BY = ("model_attempt", "model_step", "model_ordinal")
+"""Of the version that sampled a group; slots of older runs do not have them."""
 
 
 def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
@@ -36,6 +38,7 @@ def add_group(batch: Batch, data: pa.Buffer, *, topk: bool) -> None:
                     name: facts[name]
                     for name in ("ticket", "model_version", "base", "claim_try", "generator", "refusal")
                 },
+                **{name: facts.get(name) for name in _SAMPLED_BY},
                 **{name: prompt[name] for name in ("environment", "epoch", "row_index")},
                 "prompt_id": prompt["id"],
                 "prompt": as_json(prompt["messages"]),
@@ -60,6 +63,7 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
         [
             {
                 **{name: facts[name] for name in ("ticket", "prompt_id", "model_version", "marks", "refusal")},
+                **{name: facts.get(name) for name in ("base", *_SAMPLED_BY)},
                 "generated_at": timestamp(facts["generated_at"]),
                 "scored_at": timestamp(facts["scored_at"]),
                 "score_seconds": scoring.get("seconds"),

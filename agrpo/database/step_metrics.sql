@@ -19,6 +19,9 @@ COMMENT ON MACRO ratio_of IS 'In step_totals: a total and what it is divided by.
 CREATE MACRO once(value) AS {'total': value::DOUBLE, 'weight': (value IS NOT NULL)::DOUBLE};
 COMMENT ON MACRO once IS 'In step_totals: what the step has once.';
 
+CREATE MACRO sum_of_all(items, others) AS CASE WHEN count(items) = count(others) THEN coalesce(sum(items), 0) END;
+COMMENT ON MACRO sum_of_all IS 'In step_totals: a sum of a GROUP BY, where it is known of every row that has the other; else NULL.';
+
 CREATE VIEW step_totals AS
 WITH finished AS (
     SELECT
@@ -28,8 +31,9 @@ WITH finished AS (
 ),
 consumed AS (
     SELECT
-        step, ticket, trained, concurrency, concurrency_cap, backpressure_seconds, score_seconds, score_wait_seconds,
-        score_queue_size, scored_at, num_oversize,
+        step, ticket, trained, concurrency, concurrency_cap, backpressure_seconds, load_wait_seconds, ceiling_wait_seconds,
+        score_block_seconds, num_polls, kv_cache_usage, running_requests, queued_requests, preemptions, retries,
+        score_seconds, score_wait_seconds, score_queue_size, scored_at, num_oversize,
         coalesce(drop_reason = 'stale', false) AS stale,
         coalesce(drop_reason = 'oversize', false) AS oversize,
         list_contains(marks, 'refused_prompt') AS refused,
@@ -38,6 +42,7 @@ consumed AS (
     JOIN step_groups USING (attempt, step)
     LEFT JOIN scored_groups USING (ticket)
     LEFT JOIN groups USING (ticket)
+    WHERE coalesce(drop_reason NOT IN ('void_base', 'reissued'), true)
 ),
 consumed_rollouts AS (
     SELECT
@@ -90,6 +95,7 @@ step_measures AS (
         once(learning_rate) AS learning_rate,
         once(CASE WHEN updated THEN loss END) AS loss,
         once(CASE WHEN updated THEN grad_norm END) AS grad_norm,
+        once(CASE WHEN updated THEN aux_loss END) AS aux_loss,
         once(num_queued_samples) AS "rollout/queue_size",
         once(step_seconds) AS "perf/step_s",
         once(CASE WHEN updated THEN compute_seconds END) AS "perf/fwd_bwd_s",
@@ -97,7 +103,11 @@ step_measures AS (
         once(CASE WHEN updated THEN optimizer_seconds END) AS "perf/optimizer_s",
         once(wait_seconds) AS "perf/rollout_wait_s",
         ratio_of(sync_seconds, num_syncs) AS "perf/weight_sync_s",
-        ratio_of(sync_transfer_seconds, num_syncs) AS "perf/weight_sync_transfer_s"
+        ratio_of(sync_transfer_seconds, num_syncs) AS "perf/weight_sync_transfer_s",
+        ratio_of(sync_pause_seconds, CASE WHEN sync_pause_seconds > 0 THEN num_syncs END)
+            AS "perf/weight_sync_pause_s",
+        ratio_of(sync_barrier_seconds, CASE WHEN sync_barrier_seconds > 0 THEN num_syncs END)
+            AS "perf/weight_sync_barrier_s"
     FROM finished
 ),
 row_measures AS (
@@ -105,8 +115,10 @@ row_measures AS (
         step,
         once(sum(coalesce(sum(num_tokens), 0)) OVER (ORDER BY step)) AS num_tokens,
         once(coalesce(sum(num_tokens), 0)) AS "batch/forwarded_tokens_per_step",
-        once(count(num_tokens)) AS "batch/microbatches_per_step",
-        ratio_of(sum(num_tokens) - any_value(num_trained_tokens), sum(num_tokens)) AS "batch/masked_token_frac",
+        once(count(num_tokens) / any_value(coalesce(ranks, 1))) AS "batch/microbatches_per_step",
+        ratio_of(sum(num_tokens) - (any_value(num_trained_tokens) - sum(num_shared_terms)), sum(num_tokens))
+            AS "batch/masked_token_frac",
+        ratio_of(coalesce(sum(num_tokens) FILTER (num_samples = 0), 0), sum(num_tokens)) AS "batch/pad_frac",
         mean_over(num_samples) AS "batch/samples_per_row",
         mean_over(num_tokens) AS "batch/row_tokens_mean",
         once(max(num_tokens)) AS "batch/row_tokens_max",
@@ -114,7 +126,11 @@ row_measures AS (
         once(max(attention_cost) / avg(attention_cost)) AS "batch/row_imbalance",
         ratio_of(sum(num_tokens), any_value(CASE WHEN updated THEN compute_seconds END))
             AS "perf/fwd_bwd_forwarded_tokens_per_s",
-        ratio_of(coalesce(sum(num_tokens), 0), any_value(step_seconds)) AS "perf/wall_clock_forwarded_tokens_per_s"
+        ratio_of(coalesce(sum(num_tokens), 0), any_value(step_seconds)) AS "perf/wall_clock_forwarded_tokens_per_s",
+        ratio_of(sum_of_all(flops, num_tokens),
+            any_value(CASE WHEN updated THEN compute_seconds * peak_flops_per_second END)) AS "perf/fwd_bwd_mfu",
+        ratio_of(sum_of_all(flops, num_tokens), any_value(step_seconds * peak_flops_per_second))
+            AS "perf/wall_clock_mfu"
     FROM (SELECT * EXCLUDE (num_tokens) FROM finished) LEFT JOIN step_rows USING (attempt, step)
     GROUP BY step
 ),
@@ -125,6 +141,16 @@ group_measures AS (
         mean_over(concurrency) AS "rollout/concurrency",
         mean_over(concurrency_cap) AS "rollout/concurrency_cap",
         mean_over(backpressure_seconds) AS "rollout/backpressure_s",
+        mean_over(load_wait_seconds) AS "rollout/load_wait_s",
+        mean_over(ceiling_wait_seconds) AS "rollout/ceiling_wait_s",
+        mean_over(score_block_seconds) AS "rollout/score_block_s",
+        weighted_mean_over(kv_cache_usage, CASE WHEN num_polls > 0 THEN num_polls END)
+            AS "rollout/vllm_kv_cache_usage_frac",
+        weighted_mean_over(running_requests, CASE WHEN num_polls > 0 THEN num_polls END)
+            AS "rollout/vllm_running_requests",
+        weighted_mean_over(queued_requests, CASE WHEN num_polls > 0 THEN num_polls END) AS "rollout/vllm_queued_requests",
+        once(sum(preemptions)) AS "rollout/vllm_preemption_count",
+        once(sum(retries)) AS "rollout/vllm_retry_count",
         mean_over(score_queue_size) AS "rollout/score_queue_size",
         mean_over(score_seconds) AS "rollout/score_s",
         mean_over(score_wait_seconds) AS "rollout/score_wait_s",
@@ -180,6 +206,8 @@ sample_measures AS (
         weighted_mean_over(ratio_mean, s.num_trained_tokens) AS "sampling/importance_sampling_ratio/mean",
         once(max(ratio_max)) AS "sampling/importance_sampling_ratio/max",
         weighted_mean_over(masked_share, s.num_trained_tokens) AS "sampling/masked_mean",
+        weighted_mean_over(sampler_mass, CASE WHEN sampler_mass IS NOT NULL THEN s.num_trained_tokens END)
+            AS "sampling/sampler_mass",
         weighted_mean_over(clipped_low_share + clipped_high_share, s.num_trained_tokens) AS "clip_ratio/region_mean",
         weighted_mean_over(clipped_low_share, s.num_trained_tokens) AS "clip_ratio/low_mean",
         once(min(clipped_low_share)) AS "clip_ratio/low_min",

@@ -1,48 +1,114 @@
 -- The views of run.duckdb. A crash, a rollback or a racing learner leaves steps that do not count: no row is ever
 -- deleted, the views leave them out.
 
-CREATE VIEW lineage AS
+CREATE VIEW members AS
 WITH RECURSIVE chain AS (
-    SELECT attempt, parent, base_step, NULL::BIGINT AS last_step
+    SELECT *, NULL::BIGINT AS last_step, NULL::BIGINT AS through_step
     FROM bases
     WHERE attempt = (SELECT max(attempt) FROM bases WHERE NOT void)
     UNION ALL
-    SELECT bases.attempt, bases.parent, bases.base_step, least(chain.last_step, chain.base_step)
+    SELECT bases.*, least(chain.last_step, chain.base_step), least(chain.through_step, chain.adopted_through)
     FROM chain JOIN bases ON bases.attempt = chain.parent
 )
+FROM chain;
+COMMENT ON VIEW members IS 'The attempts of the run''s history, whether they have steps of their own or not, with their bases.';
+COMMENT ON COLUMN members.last_step IS 'Last of its steps that counts; NULL: all it has.';
+COMMENT ON COLUMN members.through_step IS 'Last step whose version counts, and what was sampled by it; NULL: all of them. Beyond last_step where the steps between were carried out again with the same groups.';
+
+CREATE VIEW lineage AS
 SELECT attempt, base_step + 1 AS first_step, last_step
-FROM chain
+FROM members
 WHERE last_step IS NULL OR last_step > base_step;
 COMMENT ON VIEW lineage IS 'The attempts that make up the run''s history, and which steps of each; last_step NULL: all it has.';
+
+CREATE VIEW branches AS
+WITH RECURSIVE chain AS (
+    SELECT attempt AS newest, attempt, parent, base_step, NULL::BIGINT AS last_step FROM bases WHERE NOT void
+    UNION ALL
+    SELECT newest, bases.attempt, bases.parent, bases.base_step, least(chain.last_step, chain.base_step)
+    FROM chain JOIN bases ON bases.attempt = chain.parent
+),
+left_out AS (
+    SELECT steps.attempt, step, min(later.attempt) AS left_by
+    FROM steps
+    JOIN bases AS later ON later.attempt > steps.attempt AND NOT later.void
+    LEFT JOIN chain ON chain.newest = later.attempt AND chain.attempt = steps.attempt
+        AND step > chain.base_step AND (chain.last_step IS NULL OR step <= chain.last_step)
+    WHERE chain.attempt IS NULL
+    GROUP BY steps.attempt, step
+)
+SELECT
+    steps.attempt,
+    steps.step,
+    lineage.attempt IS NOT NULL AND left_by IS NULL AS live,
+    left_by,
+    CASE
+        WHEN bases.attempt IS NULL THEN NULL
+        WHEN bases.rewind IS NOT NULL THEN 'rewind'
+        WHEN steps.step <= bases.adopted_through THEN 'diverged'
+        ELSE 'superseded'
+    END AS left_because,
+    bases.rewind,
+    coalesce(rewinds.asked_at, attempts.started_at) AS left_at,
+    steps.digest,
+    steps.finished_at
+FROM steps
+LEFT JOIN lineage
+    ON lineage.attempt = steps.attempt AND steps.step >= first_step AND (last_step IS NULL OR steps.step <= last_step)
+LEFT JOIN left_out ON left_out.attempt = steps.attempt AND left_out.step = steps.step
+LEFT JOIN bases ON bases.attempt = left_by
+LEFT JOIN attempts ON attempts.attempt = left_by
+LEFT JOIN rewinds ON rewinds.number = bases.rewind;
+COMMENT ON VIEW branches IS 'Every finished step of every attempt: whether it counts, and if not, since when.';
+COMMENT ON COLUMN branches.live IS 'Whether the step counts.';
+COMMENT ON COLUMN branches.left_by IS 'First attempt whose history goes on without the step.';
+COMMENT ON COLUMN branches.left_because IS 'rewind: the run went back before it. diverged: carried out again with the same groups, since its replay gave other weights. superseded: its learner had been replaced when it finished.';
+COMMENT ON COLUMN branches.rewind IS 'Wish to go back that left it.';
+COMMENT ON COLUMN branches.left_at IS 'When that was asked, or when the attempt that left it began.';
 
 CREATE VIEW claims AS
 SELECT number AS ticket FROM ingest WHERE stream = 'claims';
 COMMENT ON VIEW claims IS 'The tickets that a generator has claimed.';
 
 CREATE VIEW live_plans AS
-SELECT plans.*
+SELECT plans.*, coalesce(ordinal - (publish IS NOT NULL)::BIGINT, version) AS ordinal_before
 FROM plans JOIN lineage USING (attempt)
 WHERE step >= first_step AND (last_step IS NULL OR step <= last_step);
 COMMENT ON VIEW live_plans IS 'The plans that count, one per step.';
+COMMENT ON COLUMN live_plans.ordinal_before IS 'Publishes of the history before the step, from which staleness counts back.';
+
+CREATE VIEW live_versions AS
+SELECT versions.*
+FROM versions JOIN members USING (attempt)
+WHERE through_step IS NULL OR step <= through_step;
+COMMENT ON VIEW live_versions IS 'The published versions that count: what they sampled may be trained.';
 
 CREATE VIEW live_steps AS
 SELECT
     steps.*, plans.version, plans.learning_rate, plans.seed, plans.num_trained_tokens, plans.num_oversize,
-    plans.num_queued_samples, plans.planned_at, plans.adopted_from
+    plans.num_queued_samples, plans.ranks, plans.planned_at, plans.adopted_from
 FROM steps
 JOIN lineage USING (attempt)
 LEFT JOIN plans USING (attempt, step)
 WHERE steps.step >= first_step AND (last_step IS NULL OR steps.step <= last_step);
 COMMENT ON VIEW live_steps IS 'The finished steps that count, one per step, with what their plan decided.';
 
+CREATE MACRO is_void(reason) AS coalesce(reason IN ('void_version', 'void_base', 'reissued'), false);
+COMMENT ON MACRO is_void IS 'Whether a group was given up since the run went back.';
+
 CREATE VIEW live_step_groups AS
 SELECT
     step_groups.attempt, step, ticket, trained, drop_reason,
-    coalesce(step_groups.staleness, live_plans.version - scored_groups.model_version) AS staleness
+    CASE
+        WHEN is_void(drop_reason) THEN NULL
+        ELSE coalesce(
+            step_groups.staleness, ordinal_before - coalesce(scored_groups.model_ordinal, scored_groups.model_version))
+    END AS staleness
 FROM step_groups
 JOIN live_plans USING (attempt, step)
 LEFT JOIN scored_groups USING (ticket);
 COMMENT ON VIEW live_step_groups IS 'The groups that plans which count consume, trained or dropped.';
+COMMENT ON COLUMN live_step_groups.staleness IS 'Weight updates between sampling and training, or the plan that dropped it; NULL where it was not scored, or is void.';
 
 CREATE VIEW live_samples AS
 SELECT samples.*
@@ -54,13 +120,31 @@ CREATE VIEW live_step_rows AS
 SELECT step_rows.*
 FROM step_rows JOIN lineage USING (attempt)
 WHERE step >= first_step AND (last_step IS NULL OR step <= last_step);
-COMMENT ON VIEW live_step_rows IS 'The rows (micro-batches) of the steps that count.';
+COMMENT ON VIEW live_step_rows IS 'The rows of the steps that count.';
 
 CREATE VIEW live_metrics AS
 SELECT metrics.*
 FROM metrics JOIN lineage USING (attempt)
 WHERE step >= first_step AND (last_step IS NULL OR step <= last_step);
 COMMENT ON VIEW live_metrics IS 'The logged measures of the steps that count.';
+
+CREATE VIEW void_tickets AS
+WITH rewound AS (
+    SELECT attempt, first_ticket, reissue FROM members WHERE first_ticket IS NOT NULL
+),
+given_up AS (
+    SELECT unnest(reissue) AS ticket, 'reissued' AS reason FROM rewound
+    UNION ALL
+    SELECT ticket, 'void_base' FROM groups JOIN rewound ON ticket >= first_ticket AND base < attempt
+    UNION ALL
+    SELECT ticket, 'void_version'
+    FROM groups LEFT JOIN members ON attempt = model_attempt
+    WHERE model_step IS NOT NULL AND (attempt IS NULL OR model_step > through_step) AND EXISTS (FROM members)
+)
+-- The strongest reason is the first of the alphabet.
+SELECT ticket, min(reason) AS reason FROM given_up GROUP BY ticket;
+COMMENT ON VIEW void_tickets IS 'Tickets that the run gave up by going back. A step that counts drops them; till then they are pending.';
+COMMENT ON COLUMN void_tickets.reason IS 'reissued: part of the future that was left. void_base: claimed by a generator that had not seen it. void_version: sampled by weights that no longer count.';
 
 CREATE VIEW group_status AS
 WITH consumed AS (
@@ -80,12 +164,14 @@ known AS (
     UNION SELECT ticket FROM groups
     UNION SELECT ticket FROM scored_groups
     UNION SELECT ticket FROM consumed
+    UNION SELECT ticket FROM void_tickets
 )
 SELECT
     ticket,
     CASE WHEN consumed.ticket IS NULL THEN 'pending' WHEN trained THEN 'trained' ELSE 'dropped' END AS status,
     CASE
         WHEN consumed.ticket IS NOT NULL THEN drop_reason
+        WHEN void_tickets.ticket IS NOT NULL THEN void_tickets.reason
         WHEN scored_groups.ticket IS NOT NULL THEN 'scored'
         WHEN groups.ticket IS NOT NULL THEN 'generated'
         ELSE 'claimed'
@@ -96,17 +182,20 @@ SELECT
     staleness,
     groups.prompt_id,
     groups.model_version,
+    groups.model_attempt,
+    groups.model_step,
     groups.refusal,
     groups.claimed_at,
     groups.finished_at AS generated_at,
     scored_groups.scored_at
 FROM known
 LEFT JOIN consumed USING (ticket)
+LEFT JOIN void_tickets USING (ticket)
 LEFT JOIN groups USING (ticket)
 LEFT JOIN scored_groups USING (ticket);
 COMMENT ON COLUMN group_status.step IS 'First step that consumed the group; NULL: none yet.';
 COMMENT ON COLUMN group_status.steps IS 'Every step that consumed it: one, since a ticket is consumed once.';
-COMMENT ON VIEW group_status IS 'What became of every ticket: trained, dropped (for which reason) or pending (how far it has come).';
+COMMENT ON VIEW group_status IS 'What became of every ticket: trained, dropped (for which reason) or pending (how far it has come, or why it is void).';
 
 CREATE VIEW rollouts_with_rewards AS
 WITH group_rewards AS (

@@ -51,14 +51,18 @@ class Database:
                     self._ledger = self._read_ledger()
         return self._ledger
 
-    def delete(self) -> None:
-        """Delete the file, once nobody has it open. Raises `DatabaseBusy` or `DatabaseError`."""
+    def replace_by(self, other: Path) -> None:
+        """Put another database file in place of this one, at once, when nobody has either open.
+
+        Raises `DatabaseBusy` or `DatabaseError`.
+        """
         with self._translated():
             if self.path.exists():
+                # What is damaged cannot be opened, and need not be waited for.
                 with contextlib.suppress(duckdb.Error), self._connect():
                     pass
-                self.path.unlink()
-            _log_of(self.path).unlink(missing_ok=True)
+            _log_of(self.path).unlink(missing_ok=True)  # of the file that goes: beside another one it is an error
+            os.replace(other, self.path)
         self._ledger = None
 
     def append(self, tables: Mapping[str, pa.Table], entries: Sequence[Entry]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -24,6 +26,7 @@ from agrpo.records.progress import (
     Plan,
     PlannedSample,
     Probe,
+    Rewind,
     RowFacts,
     SampleOutcome,
     StepTimings,
@@ -39,6 +42,7 @@ T0 = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""
 
 MICRO_TOKENS = 10
+PEAK_FLOPS_PER_SECOND = 32_000.0
 
 TIMINGS = StepTimings(
     step_seconds=4.0,
@@ -49,7 +53,8 @@ TIMINGS = StepTimings(
     backward_seconds=1.0,
     optimizer_seconds=0.25,
     sync_seconds=0.75,
-    sync_transfer_seconds=0.5,
+    sync_transfer_seconds=0.375,
+    sync_pause_seconds=0.125,
     other_seconds=0.25,
     num_syncs=1,
 )
@@ -88,16 +93,25 @@ def a_rollout(index: int, output: list[int], *, version: int = 0, stop: StopReas
     )
 
 
-def add_group(folder: RunFolder, ticket: int, rollouts: Sequence[Rollout] | None = None, *, version: int = 0) -> None:
-    """Claim and publish a group; two rollouts of 3 and 2 tokens if none are given."""
+def add_group(
+    folder: RunFolder,
+    ticket: int,
+    rollouts: Sequence[Rollout] | None = None,
+    *,
+    version: int = 0,
+    base: int = 0,
+    **facts: Any,
+) -> None:
+    """Claim and publish a group; two rollouts of 3 and 2 tokens if none are given. `facts` are laid over the rest."""
     if rollouts is None:
         rollouts = [a_rollout(0, [5, 6, 1], version=version), a_rollout(1, [4, 1], version=version)]
-    folder.claims.take(ticket, owner="generator-a", base=0)
+    folder.claims.take(ticket, owner="generator-a", base=base)
     group = RolloutGroup(
         ticket=ticket,
         prompt=Prompt(id=f"p{ticket}", messages=[{"role": "user", "content": "1+1?"}], facts={"answer": "2"}),
         rollouts=list(rollouts),
         model_version=version,
+        base=base,
         generator="generator-a",
         claimed_at=T0 + ticket,
         finished_at=T0 + ticket + 1,
@@ -108,7 +122,7 @@ def add_group(folder: RunFolder, ticket: int, rollouts: Sequence[Rollout] | None
             interval_seconds=0.25,
         ),
     )
-    folder.groups.publish(ticket, group_to_arrow(group))
+    folder.groups.publish(ticket, group_to_arrow(replace(group, **facts)))
 
 
 def add_scores(
@@ -137,6 +151,10 @@ def add_scores(
         ticket=ticket,
         prompt_id=group.prompt.id,
         model_version=group.model_version,
+        model_attempt=group.model_attempt,
+        model_step=group.model_step,
+        model_ordinal=group.model_ordinal,
+        base=group.base,
         rewards=rewards,
         scores=scores,
         marks=frozenset({Mark.FAILED}) if failed else marks_of(rewards),
@@ -164,8 +182,12 @@ def add_plan(
     *,
     version: int = 0,
     halved: Collection[int] = (),
+    **facts: Any,
 ) -> Plan:
-    """Plan a step that trains rollouts 0 and 1 of each ticket, with advantages 1 and -1; only 0 of `halved` ones."""
+    """Plan a step that trains rollouts 0 and 1 of each ticket, with advantages 1 and -1; only 0 of `halved` ones.
+
+    `facts` are laid over the rest.
+    """
     samples = [
         PlannedSample(ticket=t, rollout_index=i, sequence_index=0, advantage=1.0 - 2.0 * i, staleness=version)
         for t in tickets
@@ -187,6 +209,7 @@ def add_plan(
         config_digest="c0ffee",
         planned_at=T0 + 10 * key.step,
     )
+    plan = replace(plan, **facts)
     folder.write_plan(plan)
     return plan
 
@@ -196,7 +219,7 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
     outcomes = [
         _outcome(sample.ticket, sample.rollout_index, sample.advantage, sample.staleness) for sample in plan.samples
     ]
-    consumed = [scored_from_arrow(data) for ticket in plan.consumed if (data := folder.scored.read(ticket)) is not None]
+    consumed = [scored_from_arrow(data) for ticket in plan.scored if (data := folder.scored.read(ticket)) is not None]
     total = num_tokens + sum(outcome.num_tokens for outcome in outcomes)
     facts = StepFacts(
         plan=plan,
@@ -204,7 +227,11 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
         samples=outcomes,
         rows=[
             RowFacts(
-                num_samples=1, num_tokens=one.num_tokens, attention_cost=one.num_tokens * (one.num_tokens + 1) // 2
+                num_samples=1,
+                num_tokens=one.num_tokens,
+                attention_cost=one.num_tokens * (one.num_tokens + 1) // 2,
+                num_shared_terms=one.rollout_index,
+                flops=1000 * one.num_tokens,
             )
             for one in outcomes
         ],
@@ -213,6 +240,7 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
         grad_norm=2.0,
         num_tokens=total,
         timings=timings,
+        peak_flops_per_second=PEAK_FLOPS_PER_SECOND,
     )
     done = Done(
         attempt=plan.attempt,
@@ -221,10 +249,11 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
         digests={"w": "0"},
         loss=0.5,
         grad_norm=2.0,
-        metrics=measure_step(facts) if len(consumed) == len(plan.consumed) else {"loss": 0.5},
+        metrics=measure_step(facts) if len(consumed) == len(plan.scored) else {"loss": 0.5},
         samples=outcomes,
         rows=facts.rows,
         timings=facts.timings,
+        peak_flops_per_second=facts.peak_flops_per_second,
         num_tokens=total,
         num_prompts=len(plan.consumed),
         publish=plan.publish,
@@ -252,21 +281,27 @@ def add_step(folder: RunFolder, attempt: int, step: int, tickets: Sequence[int] 
 
 
 def add_attempt(
-    folder: RunFolder, attempt: int, parent: int | None = None, base_step: int = 0, *, void: bool = False
+    folder: RunFolder, attempt: int, parent: int | None = None, base_step: int = 0, *, void: bool = False, **facts: Any
 ) -> None:
-    """An attempt and its base."""
-    folder.write_attempt(Attempt(attempt=attempt, host="h", pid=1, started_at=T0))
-    folder.write_base(Base(attempt=attempt, parent=parent, base_step=base_step, adopted_through=base_step, void=void))
+    """An attempt and its base. `facts` are laid over the rest of it."""
+    folder.write_attempt(Attempt(attempt=attempt, host="h", pid=1, started_at=T0 + attempt))
+    base = Base(attempt=attempt, parent=parent, base_step=base_step, adopted_through=base_step, void=void)
+    folder.write_base(replace(base, **facts))
 
 
-def add_version(folder: RunFolder, version: int, attempt: int = 0) -> None:
-    """Weights published after the step of the same number."""
+def add_rewind(folder: RunFolder, number: int, step: int) -> None:
+    """A wish to go back."""
+    folder.write_rewind(Rewind(number=number, step=step, asked_at=T0 + 1000 + number))
+
+
+def add_version(folder: RunFolder, version: int, attempt: int = 0, step: int | None = None) -> None:
+    """Weights published after the step, which has the same number if none is given."""
     probe = Probe(token_ids=[1], top_ids=[2], top_logprobs=[-0.5])
     folder.write_version(
         WeightsReady(
             version=version,
             attempt=attempt,
-            step=version,
+            step=version if step is None else step,
             digest=f"d{version}",
             folder=f"weights/{version}",
             probe=probe,
@@ -326,4 +361,5 @@ def _outcome(ticket: int, index: int, advantage: float, staleness: int) -> Sampl
         masked_share=0.25 * index,
         clipped_low_share=0.5 * index,
         clipped_high_share=0.5 - 0.5 * index,
+        sampler_mass=0.75 - shift,
     )

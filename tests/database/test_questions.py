@@ -73,7 +73,14 @@ def answer(database: Path, name: str, *columns: str, **given: int | float | str 
 def test_every_question_is_answered_with_the_columns_it_explains(real: Path, question: Question):
     table = query(real, question.sql())
     assert table.column_names == question.column_names
-    may_be_empty = {"duplicates", "failed_rewards", "pending_tickets", "reward_correlations", "trust_region"}
+    may_be_empty = {
+        "asked_again",
+        "duplicates",
+        "failed_rewards",
+        "pending_tickets",
+        "reward_correlations",
+        "trust_region",
+    }
     assert len(table) > 0 or question.name in may_be_empty
 
 
@@ -161,10 +168,13 @@ def test_the_parts_of_a_step_have_shares_that_add_up(made_up: Path):
 
 
 def test_waits_leave_out_who_did_not_wait(made_up: Path):
-    told = {who: (number, total) for who, _, number, total, *_ in answer(made_up, "waits")}
+    rows = answer(made_up, "waits")
+    told = {who: (number, total) for who, _, number, total, *_ in reversed(rows)}
     assert told["generator"] == (2, 2.0)
     assert told["learner"] == (2, 2.0)
     assert told["published version"] == (1, 0.0)
+    held = [(what.partition(":")[0], number) for who, what, number, *_ in rows if who == "generator"]
+    assert held == [("run-ahead", 2), ("load", 0), ("ceiling", 0), ("scoring", 0)]
 
 
 def test_a_version_waits_for_its_first_engine_and_for_none_before_the_engine_started(tmp_path: Path):
@@ -192,7 +202,10 @@ def test_attempts_tell_what_they_lost(tmp_path: Path):
     with duckdb.connect(str(tmp_path / "run.duckdb")) as connection:
         create_all(connection)
         connection.execute("INSERT INTO attempts BY NAME SELECT unnest([0, 1]) AS attempt")
-        connection.execute("INSERT INTO bases VALUES (0, NULL, 0, 0, false), (1, 0, 2, 2, false)")
+        connection.execute(
+            "INSERT INTO bases (attempt, parent, base_step, adopted_through, void) "
+            "VALUES (0, NULL, 0, 0, false), (1, 0, 2, 2, false)"
+        )
         connection.execute("INSERT INTO steps BY NAME FROM (VALUES (0, 1), (0, 2), (0, 3), (1, 3)) t(attempt, step)")
     told = answer(tmp_path / "run.duckdb", "attempts", "attempt", "num_steps", "num_lost", "first_step", "last_step")
     assert told == [(0, 3, 1, 1, 2), (1, 1, 0, 3, 3)]
@@ -247,7 +260,9 @@ def test_tokens_of_several_turns_meet_their_log_probs(tmp_path: Path):
     record_once(folder, Database(folder.database))
     samples = [(0, 0, [-1.0, -2.0, -3.0]), (0, 1, [-5.0]), (1, 0, [-6.0, -7.0, -8.0])]
     with duckdb.connect(str(folder.database)) as connection:
-        connection.execute("INSERT INTO bases VALUES (0, NULL, 0, 0, false)")
+        connection.execute(
+            "INSERT INTO bases (attempt, parent, base_step, adopted_through, void) VALUES (0, NULL, 0, 0, false)"
+        )
         connection.executemany(
             "INSERT INTO samples BY NAME SELECT 0 AS attempt, 1 AS step, 0 AS ticket, ? AS rollout_index, "
             "? AS sequence_index, ?::FLOAT[] AS log_probs, log_probs AS entropies",
@@ -320,5 +335,7 @@ def test_the_page_has_the_questions_first_with_their_sql_folded():
 def test_wrong_names_are_told_with_the_nearest_and_where_all_are(made_up: Path):
     with pytest.raises(DatabaseError, match=r"(?s)did you mean rollouts.*FROM schema_relations"):
         query(made_up, "FROM rollout")
-    with pytest.raises(DatabaseError, match=r"(?s)did you mean drop_reason \(in live_step_groups, step_groups\)"):
+    with pytest.raises(
+        DatabaseError, match=r"(?s)did you mean drop_reason \(in live_step_groups, step_groups, whatif_groups\)"
+    ):
         query(made_up, "SELECT dropreason FROM step_groups")

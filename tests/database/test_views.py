@@ -39,7 +39,8 @@ def lineage_in_sql(bases: Iterable[Base], connection: duckdb.DuckDBPyConnection)
     connection.execute("DELETE FROM bases")
     for b in bases:
         connection.execute(
-            "INSERT INTO bases VALUES (?, ?, ?, ?, ?)", [b.attempt, b.parent, b.base_step, b.adopted_through, b.void]
+            "INSERT INTO bases (attempt, parent, base_step, adopted_through, void) VALUES (?, ?, ?, ?, ?)",
+            [b.attempt, b.parent, b.base_step, b.adopted_through, b.void],
         )
     found = connection.execute("SELECT attempt, first_step, last_step FROM lineage ORDER BY first_step").fetchall()
     return [Segment(attempt=attempt, first=first, last=last) for attempt, first, last in found]

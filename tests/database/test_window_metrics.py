@@ -12,6 +12,7 @@ from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.errors import DatabaseError
 from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.pace import Pace
 from agrpo.records.progress import DropReason
 from agrpo.records.rollout import StopReason
 from agrpo.stages.recorder import record_once
@@ -99,6 +100,13 @@ def test_a_rate_is_all_tokens_over_all_seconds(finished: RunFolder):
     assert first["perf/weight_sync_s"] == (0.75 + 4.5) / 3
 
 
+def test_utilisation_is_all_arithmetic_over_what_could_be_done_in_all_seconds(finished: RunFolder):
+    first, _ = windows(finished, 2)
+    # 1000 FLOPs a token of 32 000 a second: 28 tokens, 3 s of passes, steps of 4 and 12 s.
+    assert first["perf/fwd_bwd_mfu"] == pytest.approx(28_000 / (3 * 32_000))
+    assert first["perf/wall_clock_mfu"] == pytest.approx(28_000 / (16 * 32_000))
+
+
 @pytest.mark.spec("A-277", "A-278", "A-279")
 def test_counts_are_summed_extremes_kept_and_the_running_total_is_the_newest(finished: RunFolder):
     first, last = windows(finished, 2)
@@ -119,13 +127,35 @@ def test_an_amount_per_step_is_averaged_over_the_windows_steps(finished: RunFold
     assert (first["batch/samples_per_step"], last["batch/samples_per_step"]) == (2.5, 2.0)
     assert first["batch/groups_per_step"] == 1.5
     assert first["batch/trained_tokens_per_step"] == 6.5
-    assert first["batch/masked_token_frac"] == pytest.approx(15 / 28)
+    # One term of each second sample is on a token of the first one's.
+    assert first["batch/masked_token_frac"] == pytest.approx((28 - (13 - 2)) / 28)
 
 
 def test_what_no_step_of_a_window_has_is_absent(finished: RunFolder):
     first, last = windows(finished, 2)
     assert first["rollout/backpressure_s"] == (0.5 + 1.5) / 2
     assert {"rollout/backpressure_s", "perf/weight_sync_s"} & last.keys() == set()
+
+
+@pytest.mark.spec("A-318", "A-320", "A-321", "A-322", "A-323", "A-324")
+def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters_are_summed(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    common = {"concurrency": 4, "concurrency_cap": 8, "running_requests": 4.0, "queued_requests": 0.0, "retries": 1}
+    for ticket, (polls, usage) in enumerate([(1, 0.9), (3, 0.5)]):
+        pace = Pace(num_polls=polls, kv_cache_usage=usage, preemptions=2, score_block_seconds=ticket + 1.0, **common)
+        add_group(folder, ticket, pace=pace)
+    add_group(folder, 2, pace=Pace(concurrency=4, concurrency_cap=8))
+    for ticket in range(3):
+        add_scores(folder, ticket)
+        add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket], version=ticket), 6 * (ticket + 1))
+    record_once(folder, Database(folder.database))
+    (whole,) = windows(folder, 3)
+    told = {name.removeprefix("rollout/vllm_"): value for name, value in whole.items() if "vllm_" in name}
+    assert told.pop("kv_cache_usage_frac") == pytest.approx((0.9 + 3 * 0.5) / 4)
+    assert told == {"running_requests": 4.0, "queued_requests": 0.0, "preemption_count": 4.0, "retry_count": 2.0}
+    assert whole["rollout/score_block_s"] == 1.5
+    assert not [name for name in windows(folder, 1)[2] if "vllm_" in name]
 
 
 def test_a_window_of_one_is_a_step(finished: RunFolder):
@@ -154,3 +184,17 @@ def test_windows_hold_the_steps_that_count(tmp_path: Path):
     (window,) = windows(folder, 10)
     assert window["batch/groups_per_step"] == 1.5
     assert query(folder.database, "SELECT max(last_step) AS last FROM window_metrics(10)").to_pydict() == {"last": [2]}
+
+
+@pytest.mark.spec("A-339")
+def test_a_micro_batch_has_a_row_for_each_rank_and_a_row_is_not_a_micro_batch(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for ticket in (0, 1):
+        add_group(folder, ticket, [a_rollout(0, [9, 9]), a_rollout(1, [9])])
+        add_scores(folder, ticket, {"correct": [1.0, 0.0]})
+    done = add_done(folder, add_plan(folder, StepKey(0, 1), [0, 1], ranks=2))
+    record_once(folder, Database(folder.database))
+    (measures,) = windows(folder, 1)
+    assert measures["batch/microbatches_per_step"] == done.metrics["batch/microbatches_per_step"] == 2.0
+    assert measures["batch/samples_per_row"] == 1.0

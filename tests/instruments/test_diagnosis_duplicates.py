@@ -88,6 +88,10 @@ def test_duplicates_that_rise_while_entropy_falls_are_a_collapse():
     assert finding.change == (
         "Raise engine.temperature (now 1) or loss.epsilon_high (now 0.28), or lower optimizer.learning_rate (now 1e-06)."
     )
+    centred = with_settings(loss={"name": "score_centering", "epsilon_high": 0.28})
+    measures: dict[str, Measure] = {"completions/mean_length": 20.0, "entropy": line(0.4, 0.2)}
+    (finding,) = read({"completions/duplicate_frac": line(0.1, 0.5), **measures}, centred)
+    assert finding.change.startswith("Raise engine.temperature (now 1), or lower")
     assert repeated(line(0.1, 0.5), entropy=line(0.4, 0.36), reward=0.5) == []
     assert repeated(line(0.1, 0.5), entropy=line(0.2, 0.4), reward=0.5) == []
     assert repeated(line(0.1, 0.22), entropy=line(0.4, 0.2), reward=0.5) == []

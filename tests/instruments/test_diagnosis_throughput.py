@@ -56,6 +56,17 @@ def test_a_live_cap_below_the_ceiling_is_the_servers_load():
     assert rules(flow(wait=1.0, pressure=None, queue=0, concurrency=121, cap=128)) == ["A-113"]
 
 
+def test_the_servers_load_is_told_with_the_wait_and_the_cache_and_yields_to_a_longer_wait_for_run_ahead():
+    more = {"concurrency": 128, "cap": 128, "vllm_kv_cache_usage_frac": 0.83, "vllm_queued_requests": 3.2}
+    (finding,) = flow(wait=1.0, pressure=0.3, queue=0, load_wait_s=0.3, **more)
+    assert finding.reading == (
+        "128 rollouts are in flight where the live cap is 128 and async.max_concurrent_rollouts is 512. Groups wait 0.3 s for "
+        "a place. The server's KV cache is 83 % full, and 3 requests wait in it. Training waits 1.0 s of every 4.0 s step for "
+        "scored groups."
+    )
+    assert rules(flow(wait=0.0, pressure=0.4, queue=0, load_wait_s=0.3, **more)) == ["A-110"]
+
+
 @pytest.mark.spec("A-112")
 def test_rollouts_at_the_ceiling_with_room_on_the_server_ask_for_a_higher_one():
     (finding,) = flow(wait=0.8, pressure=None, queue=256, concurrency=490, vllm_kv_cache_usage_frac=0.3)
@@ -179,6 +190,17 @@ def test_groups_that_wait_longer_for_scores_than_for_the_engine_mean_slow_reward
     assert rules(scored(1.0)) == ["A-113"]
     assert rules(flow(wait=0.0, pressure=None, queue=0, duration_s=0.1, score_wait_s=2.5)) == ["A-116"]
     assert rules(flow(wait=3.0, pressure=None, queue=0, duration_s=0.1, score_wait_s=0.8)) == ["A-113"]
+
+
+def test_a_full_scoring_queue_means_slow_rewards_whatever_a_rollout_takes():
+    settings = with_settings(**{"async": {"scoring_queue": 16}})
+    (finding,) = flow(
+        wait=0.8, pressure=None, queue=0, settings=settings, duration_s=9.0, score_s=0.5, score_block_s=0.8
+    )
+    assert finding.rule == "agrpo/scoring-bound"
+    assert "Groups wait 0.8 s to begin: async.scoring_queue (now 16) is full." in finding.reading
+    below = flow(wait=0.8, pressure=None, queue=0, settings=settings, duration_s=9.0, score_s=0.5, score_block_s=0.79)
+    assert rules(below) == ["A-113"]
 
 
 def test_a_learner_with_little_to_train_waits_without_a_warning():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,6 +14,7 @@ from agrpo.instruments.diagnosis import Finding, Severity
 from agrpo.instruments.live.drawing import Drawing
 from agrpo.instruments.live.looking import Look, StageWord, State
 from agrpo.instruments.live.notices import FoldedNotices, Notice
+from agrpo.records.pace import Limit, Standing
 from tests.instruments.watched import NOW, document, looked, point
 
 POINTS = [
@@ -236,3 +238,48 @@ def test_a_terminal_without_blocks_gets_plain_characters():
     assert "\n".join(lines).isascii()
     assert "###" in lines[1]
     assert "* learner      works" in lines
+
+
+def generator(**standing: Any) -> StageWord:
+    told = {"in_flight": 40, "cap": 64, "ceiling": 64, "unscored": 3, "queue": 16, **standing}
+    return StageWord(name="generator", spoken=True, quiet_seconds=0.5, standing=Standing(**told))
+
+
+@pytest.mark.spec("A-090")
+def test_the_rollouts_in_flight_are_told_with_the_limit_that_holds_the_next_group():
+    def told(*stages: StageWord) -> str:
+        return line_of("in flight", replace(looked(POINTS), stages=stages), width=120)
+
+    assert told(generator()) == "in flight      40 of 64 rollouts (hard ceiling)"
+    held = generator(cap=52, held_by=Limit.LOAD, held_seconds=2.5)
+    assert told(held) == "in flight      40 of 52 rollouts (load cap; hard ceiling 64); next group held: load cap 3 s"
+    other = replace(generator(held_by=Limit.SCORING, held_seconds=100.0), name="generator-2")
+    assert told(held, other) == (
+        "in flight      80 of 116 rollouts (load cap; hard ceiling 128); next group held: load cap 3 s, scoring queue 2 min"
+    )
+
+
+def test_the_groups_that_wait_for_scores_are_told_with_their_most():
+    stages = (generator(), replace(generator(unscored=14), name="generator-2"))
+    shown_line = line_of("scoring queue", replace(looked(POINTS), stages=stages), width=120)
+    assert shown_line == "scoring queue  17 of 32 groups wait for scores"
+
+
+@pytest.mark.parametrize(("state", "silent"), [(State.FINISHED, False), (State.TRAINING, True)])
+def test_who_is_silent_or_has_finished_has_nothing_in_flight(state: State, silent: bool):
+    look = replace(looked(POINTS, state=state), stages=[replace(generator(), silent=silent)])
+    assert not [line for line in shown(look) if line.startswith("in flight")]
+
+
+@pytest.mark.spec("A-090")
+def test_the_wait_of_each_limit_and_the_servers_load_are_told():
+    waits = {"rollout__backpressure_s": 2.54, "rollout__load_wait_s": 0.2, "rollout__ceiling_wait_s": 12.0}
+    servers = {"vllm_kv_cache_usage_frac": 0.456, "vllm_running_requests": 31.25, "vllm_queued_requests": 2.0}
+    last = point(
+        4, rollout__score_block_s=0.0, **waits, **{f"rollout__{name}": value for name, value in servers.items()}
+    )
+    look = looked([*POINTS, last])
+    held = "groups held    run-ahead 2.5 s, load cap 0.2 s, hard ceiling 12 s, scoring queue 0 s"
+    assert line_of("groups held", look, 90) == held
+    assert line_of("servers", look) == "servers        KV cache 46 % full, 31.2 requests running, 2 queued"
+    assert not [line for line in shown(looked(POINTS)) if line.startswith(("groups held", "servers"))]

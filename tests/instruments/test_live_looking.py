@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from agrpo import stages
+from agrpo.config import WorkersSection
 from agrpo.instruments.live import looking
 from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onlooker, State
 from agrpo.instruments.live.waiting import FollowedWaiting
 from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.pace import Limit, Standing
 from agrpo.records.progress import Attempt, Hint, StepTimings
 from tests.database.synthetic import add_attempt, add_done, add_group, add_plan, add_scores, add_step
 from tests.instruments.watched import document, going_on
@@ -33,6 +35,29 @@ def test_a_stage_that_waits_has_waited_since_before_it_last_said_so(tmp_path: Pa
     learner = next(stage for stage in look.stages if stage.name == "learner")
     assert (learner.waiting_for, learner.waited_seconds, learner.silent) == ("a scored group", 5.0, False)
     assert [stage.name for stage in look.stages if not stage.spoken] == ["generator", "scorer", "recorder"]
+
+
+def test_a_generator_says_how_it_stands_to_its_limits_and_other_stages_say_nothing(tmp_path: Path):
+    folder = going_on(tmp_path / "run")
+    standing = Standing(in_flight=8, cap=8, ceiling=64, unscored=1, queue=16, held_by=Limit.LOAD, held_seconds=1.5)
+    folder.beat("generator", None, 0.0, standing)
+    folder.beat("scorer", None)
+    look = Onlooker(folder).look(beat_at(folder, "generator"))
+    assert {stage.name: stage.standing for stage in look.stages if stage.standing} == {"generator": standing}
+
+
+def test_a_run_with_servers_of_its_own_is_looked_at_with_them(tmp_path: Path):
+    told = document()
+    told["settings"]["tree"]["engine"] = {"name": "vllm", "serve": True, "replicas": 2}
+    folder = RunFolder.create(str(tmp_path / "run"), told)
+    folder.beat("server-2", "vLLM to start", 3.0)
+    look = Onlooker(folder).look(beat_at(folder, "server-2"))
+    assert [(stage.name, stage.waiting_for) for stage in look.stages] == [
+        *(("server", None), ("server-2", "vLLM to start")),
+        *(("generator", None), ("scorer", None), ("learner", None), ("recorder", None)),
+    ]
+    assert looking.servers_of(told["settings"]["tree"]) == stages.stages_of(WorkersSection(), 2)[:2]
+    assert looking.servers_of({"engine": {"name": "transformers"}}) == []
 
 
 def silent_after(folder: RunFolder, stage: str, seconds: float) -> bool:

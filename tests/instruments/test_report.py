@@ -21,6 +21,7 @@ from agrpo.instruments.report.drawing import Drawing, Line, draw_lines
 from agrpo.instruments.report.facts import read_facts
 from agrpo.instruments.report.wording import duration, number, percent
 from agrpo.queue.run_folder import RunFolder, StepKey
+from agrpo.records.pace import Pace
 from agrpo.records.progress import DropReason
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import a_rollout, add_attempt, add_done, add_group, add_plan, add_scores, new_run
@@ -187,6 +188,31 @@ def test_an_old_value_is_told_with_its_step(tmp_path: Path):
     assert captions["chart-entropy"] == "At the end: entropy 1.06 nats (step 3)."
     paces = {drawing.key: drawing.caption for drawing in _drawings(folder, section="time")}
     assert paces["chart-pace"].endswith("; forwarded 0 tokens/s; trained 0 tokens/s.")
+
+
+def test_the_waits_of_the_four_limits_and_the_servers_load_are_drawn(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    told = {"kv_cache_usage": 0.25, "running_requests": 3.0, "queued_requests": 1.0, "preemptions": 2, "retries": 0}
+    waits = {
+        "backpressure_seconds": 1.5,
+        "load_wait_seconds": 0.5,
+        "ceiling_wait_seconds": 0.25,
+        "score_block_seconds": 4.0,
+    }
+    for ticket in range(2):
+        add_group(folder, ticket, pace=Pace(concurrency=4, concurrency_cap=8, num_polls=1, **told, **waits))
+        add_scores(folder, ticket)
+        add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket]), 11 * (ticket + 1))
+    record_once(folder, Database(folder.database))
+    captions = {drawing.key: drawing.caption for drawing in _drawings(folder, section="queues")}
+    assert captions["chart-limits"] == (
+        "At the end: run-ahead 1.5 s; load cap 0.5 s; hard ceiling 0.25 s; scoring queue 4 s."
+    )
+    assert captions["chart-kv-cache"] == "At the end: in use 25 %."
+    assert captions["chart-requests"] == (
+        "At the end: running 3 requests; queued 1 requests; preempted 2 requests; asked again 0 requests."
+    )
 
 
 def test_every_step_of_every_run_is_drawn_behind_its_mean_and_a_shade_is_named_where_there_is_one(tmp_path: Path):

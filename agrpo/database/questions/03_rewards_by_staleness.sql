@@ -18,6 +18,7 @@ ages AS (
         staleness, count(*) AS num_groups, avg(trained::INTEGER) AS trained_share,
         sum(total) / sum(num_scored) AS reward_mean
     FROM live_step_groups LEFT JOIN group_rewards USING (ticket)
+    WHERE NOT is_void(drop_reason)
     GROUP BY staleness
 ),
 tokens AS (

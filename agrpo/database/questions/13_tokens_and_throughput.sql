@@ -7,8 +7,8 @@
 --
 -- step: optimizer step
 -- num_samples: trained sequences
--- num_tokens: forwarded tokens
--- num_trained_tokens: of them, those with a loss
+-- num_tokens: forwarded tokens; one that samples of a row share counts once
+-- num_trained_tokens: tokens with a loss, of every sample
 -- step_seconds: wall time since the step before
 -- wait_seconds: of it, waiting for scored groups
 -- tokens_per_second: forwarded tokens over all of that time
@@ -20,9 +20,14 @@ WITH recent AS (
 ),
 tokens AS (
     SELECT
-        attempt, step, count(*) AS num_samples, sum(num_tokens)::BIGINT AS num_tokens,
-        sum(num_trained_tokens)::BIGINT AS num_trained_tokens
+        attempt, step, count(*) AS num_samples, sum(num_trained_tokens)::BIGINT AS num_trained_tokens
     FROM live_samples
+    WHERE step > (SELECT max(step) FROM live_steps) - $last
+    GROUP BY attempt, step
+),
+forwarded AS (
+    SELECT attempt, step, sum(num_tokens)::BIGINT AS num_tokens
+    FROM live_step_rows
     WHERE step > (SELECT max(step) FROM live_steps) - $last
     GROUP BY attempt, step
 )
@@ -31,5 +36,7 @@ SELECT
     coalesce(num_trained_tokens, 0) AS num_trained_tokens, step_seconds, wait_seconds,
     num_tokens / step_seconds AS tokens_per_second,
     num_tokens / nullif(step_seconds - wait_seconds, 0) AS busy_tokens_per_second
-FROM recent LEFT JOIN tokens USING (attempt, step)
+FROM recent
+LEFT JOIN tokens USING (attempt, step)
+LEFT JOIN forwarded USING (attempt, step)
 ORDER BY step;

@@ -1,8 +1,9 @@
 -- What did each stage wait for?
 --
 -- One row per place where somebody or something waits. The generator waits for run-ahead when the learner is slower
--- (good: the learner is busy); the learner waits for groups when the generators or the scorer are: where it is the
--- scorer, finished groups wait for it. What waits long grows stale. A published version waits for the first engine that
+-- (good: the learner is busy), for a free place among the rollouts that the engine bears or that may run at once, and
+-- for the scorer where too many of its groups are unscored. The learner waits for groups when the generators or the
+-- scorer are slower: where it is the scorer, finished groups wait for it. What waits long grows stale. A published version waits for the first engine that
 -- serves it, and from that engine's start if it started later.
 --
 -- who: who or what waited
@@ -25,14 +26,20 @@ waits AS (
         backpressure_seconds AS seconds
     FROM groups
     UNION ALL
-    SELECT 2, 'finished group', 'the scorer', score_wait_seconds FROM scored_groups
+    SELECT 2, 'generator', 'load: a free place below the live cap', load_wait_seconds FROM groups
     UNION ALL
-    SELECT 3, 'scored group', 'a plan of the learner', epoch(planned_at - scored_at)
+    SELECT 3, 'generator', 'ceiling: a free place within async.max_concurrent_rollouts', ceiling_wait_seconds FROM groups
+    UNION ALL
+    SELECT 4, 'generator', 'scoring: a free place within async.scoring_queue', score_block_seconds FROM groups
+    UNION ALL
+    SELECT 5, 'finished group', 'the scorer', score_wait_seconds FROM scored_groups
+    UNION ALL
+    SELECT 6, 'scored group', 'a plan of the learner', epoch(planned_at - scored_at)
     FROM live_step_groups JOIN scored_groups USING (ticket) JOIN live_plans USING (attempt, step)
     UNION ALL
-    SELECT 4, 'learner', 'scored groups', wait_seconds FROM live_steps
+    SELECT 7, 'learner', 'scored groups', wait_seconds FROM live_steps
     UNION ALL
-    SELECT 5, 'published version', 'an engine that serves it', epoch(acknowledged_at - greatest(published_at, started_at))
+    SELECT 8, 'published version', 'an engine that serves it', epoch(acknowledged_at - greatest(published_at, started_at))
     FROM first_served JOIN (SELECT version, min(published_at) AS published_at FROM versions GROUP BY version)
         USING (version) LEFT JOIN engines USING (engine)
 )

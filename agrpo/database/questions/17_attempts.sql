@@ -1,12 +1,14 @@
 -- Which attempts made up the run, and what did they lose?
 --
 -- One row per start of the learner. A crash loses no finished step: the next learner replays every one of them, and goes on
--- after base_step. num_lost counts steps that a retired learner still finished after a newer one had taken over: they stay
--- in the tables, and the live views leave them out.
+-- after base_step. num_lost counts finished steps that no longer count, since the run went back before them, their replay
+-- gave other weights, or a newer learner had taken over: they stay in the tables, and the live views leave them out. The
+-- question branches lists them.
 --
 -- attempt: incarnation of the learner
 -- started_at, host: when and where
 -- parent, base_step: whose history it continues, and from which step on
+-- rewind: the wish to go back that it fulfilled; NULL: none
 -- void: it produced nothing that counts
 -- num_steps: steps it finished
 -- num_lost: of them, those that no longer count
@@ -19,7 +21,7 @@ WITH finished AS (
     GROUP BY attempt
 )
 SELECT
-    attempt, started_at, host, parent, base_step, void, coalesce(num_steps, 0) AS num_steps,
+    attempt, started_at, host, parent, base_step, rewind, void, coalesce(num_steps, 0) AS num_steps,
     coalesce(num_steps - num_live, 0) AS num_lost, first_step, last_step
 FROM attempts LEFT JOIN bases USING (attempt) LEFT JOIN finished USING (attempt)
 ORDER BY attempt;

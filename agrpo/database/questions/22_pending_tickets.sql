@@ -1,9 +1,10 @@
 -- Which groups are still on their way?
 --
 -- Groups that no step has consumed, by how far they have come. After a run has ended they are what was sampled too much;
--- while it goes on, a claimed group that is far older than the others belongs to a generator that died.
+-- while it goes on, a claimed group that is far older than the others belongs to a generator that died. After going back
+-- there are void ones, which the next step drops: reissued, void_base and void_version.
 --
--- reason: claimed (being generated), generated (being scored) or scored (waiting for the learner)
+-- reason: claimed (being generated), generated (being scored), scored (waiting for the learner), or why it is void
 -- num_groups: how many
 -- first_ticket, last_ticket: from and to
 -- oldest_version: lowest policy version that sampled one of them

@@ -127,6 +127,8 @@ def _collapse(evidence: Evidence) -> Iterator[Finding]:
 def _keep_apart(evidence: Evidence) -> str:
     """The settings that keep a policy's answers apart."""
     keys = [key for key in ("engine.temperature", "loss.epsilon_high") if evidence.has(key)]
+    if evidence.setting("loss.name") == "score_centering":
+        keys.remove("loss.epsilon_high")  # it clips nothing there
     return " or ".join(evidence.named(key) for key in keys)
 
 

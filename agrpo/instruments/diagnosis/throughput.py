@@ -46,6 +46,10 @@ class _Flow:
     """Training's, per step."""
     pressure_seconds: float | None
     """Generation's: mean wait of the groups that waited, per step; 0 in a step where none did."""
+    load_seconds: float
+    ceiling_seconds: float
+    scoring_seconds: float
+    """As `pressure_seconds`, of the load cap, the hard ceiling and the scoring queue."""
     concurrency: float | None
     cap: float | None
     queued: float | None
@@ -129,14 +133,18 @@ def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
     limit = evidence.setting("async.max_concurrent_rollouts")
     if flow.concurrency is None or flow.cap is None or limit is None:
         return None
-    if flow.cap >= limit or flow.concurrency < AT_LIMIT * flow.cap:
+    if (
+        flow.cap >= limit
+        or flow.concurrency < AT_LIMIT * flow.cap
+        or (flow.pressure_seconds or 0.0) > flow.load_seconds
+    ):
         return None
     return Finding(
         rule="A-111",
         severity=Severity.NOTE,
         title="The server's load is the limit",
         reading=f"{flow.concurrency:.0f} rollouts are in flight where the live cap is {flow.cap:.0f} and "
-        f"async.max_concurrent_rollouts is {limit}. {_training_waits(flow)}.",
+        f"async.max_concurrent_rollouts is {limit}.{_held(flow.load_seconds)}{_servers(evidence)} {_training_waits(flow)}.",
         change=f"Give the server more memory or another replica{_less_to_do(evidence)}.",
     )
 
@@ -159,7 +167,7 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
         severity=Severity.WARNING,
         title="async.max_concurrent_rollouts holds generation back",
         reading=f"{_training_waits(flow)}, while {flow.concurrency:.0f} rollouts are in flight where "
-        f"async.max_concurrent_rollouts is {limit}.{room}{_little(flow)}",
+        f"async.max_concurrent_rollouts is {limit}.{_held(flow.ceiling_seconds)}{room}{_little(flow)}",
         change=f"Raise {evidence.named('async.max_concurrent_rollouts')}{_batch_too(evidence)}, if tools and environments "
         "can serve more at once.",
     )
@@ -167,13 +175,17 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
 
 def _scoring_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
     scoring, taken = _scoring_seconds(evidence), evidence.mean("rollout/duration_s")
-    if taken is None or flow.wait < HIGH or scoring <= max(taken, HIGH * flow.step_seconds):
+    if taken is None or flow.wait < HIGH:
         return None
+    blocked = flow.scoring_seconds >= HIGH * flow.step_seconds
+    if not blocked and scoring <= max(taken, HIGH * flow.step_seconds):
+        return None
+    queue = f" Groups wait {seconds(flow.scoring_seconds)} to begin: {evidence.named('async.scoring_queue')} is full."
     return Finding(
         rule="agrpo/scoring-bound",
         severity=flow.severity,
         title="Scoring-bound: training waits for rewards",
-        reading=f"{_training_waits(flow)}.{_meanwhile(evidence, flow)}",
+        reading=f"{_training_waits(flow)}.{queue if blocked else ''}{_meanwhile(evidence, flow)}",
         change=f"Make the rewards faster ([[rewards]]): a group takes {seconds(taken)} to generate and {seconds(scoring)} to score. "
         "agrpo questions RUN reward_sources shows the seconds of each.",
     )
@@ -256,12 +268,18 @@ def _flow(evidence: Evidence) -> _Flow | None:
     if len(timed) < evidence.needed:
         return None
     concurrency = _mean(evidence.values("rollout/concurrency", steady))
-    waits = evidence.values("rollout/backpressure_s", steady)
+    waits, load, ceiling, scoring = (
+        evidence.values(f"rollout/{name}", steady)
+        for name in ("backpressure_s", "load_wait_s", "ceiling_wait_s", "score_block_s")
+    )
     samples, trained = evidence.samples_per_step, evidence.mean("batch/samples_per_step")
     return _Flow(
         step_seconds=fmean(metrics["perf/step_s"] for metrics in timed),
         wait_seconds=fmean(metrics["perf/rollout_wait_s"] for metrics in timed),
         pressure_seconds=None if concurrency is None and not waits else math.fsum(waits) / len(steady),
+        load_seconds=math.fsum(load) / len(steady),
+        ceiling_seconds=math.fsum(ceiling) / len(steady),
+        scoring_seconds=math.fsum(scoring) / len(steady),
         concurrency=concurrency,
         cap=_mean(evidence.values("rollout/concurrency_cap", steady)),
         queued=_mean(evidence.values("rollout/queue_size", steady)),
@@ -290,6 +308,18 @@ def _generation_waits(flow: _Flow) -> str:
         f"Groups wait {flow.pressure_seconds:.2f} s of the {flow.step_seconds:.1f} s that a step takes for leave to run "
         "further ahead"
     )
+
+
+def _held(waited: float) -> str:
+    """How long a limit on rollouts holds groups back; nothing where none had to wait."""
+    return f" Groups wait {seconds(waited)} for a place." if waited else ""
+
+
+def _servers(evidence: Evidence) -> str:
+    used, queued = (evidence.mean(f"rollout/vllm_{name}") for name in ("kv_cache_usage_frac", "queued_requests"))
+    if used is None or queued is None:
+        return ""
+    return f" The server's KV cache is {percent(used)} full, and {queued:.0f} requests wait in it."
 
 
 def _queued(flow: _Flow) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +13,8 @@ from agrpo.instruments.live.notices import FoldedNotices, FollowedNotices, Notic
 from agrpo.instruments.live.waiting import FollowedWaiting
 from agrpo.instruments.progress import RECENT_STEPS, late_seconds
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.progress import Attempt, Hint, load
+from agrpo.records.pace import Standing
+from agrpo.records.progress import Attempt, Hint
 
 STAGES = ("generator", "scorer", "learner", "recorder")
 """The stages of a run, in the order of a group's walk."""
@@ -59,6 +60,8 @@ class StageWord:
     """Since its last word."""
     silent: bool = False
     """It has been quiet for longer than a stage that lives should be."""
+    standing: Standing | None = None
+    """How a generator stands to its limits; other stages have none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,8 +180,7 @@ class Onlooker:
     def _find_attempt(self) -> None:
         newest = max(self._folder.attempts(), default=None)
         if newest is not None and (self._attempt is None or self._attempt.attempt != newest):
-            data = self._folder.filesystem.get(f"attempts/{newest:06d}.json")
-            self._attempt = None if data is None else load(Attempt, memoryview(data))
+            self._attempt = self._folder.attempt(newest)
 
     @property
     def _attempt_number(self) -> int | None:
@@ -192,7 +194,8 @@ class Onlooker:
 
     def _stages(self, points: Sequence[StepPoint], now: float) -> list[StageWord]:
         beats = {beat["stage"]: beat for beat in self._folder.beats() if beat["at"] >= self._since}
-        names = [*STAGES, *sorted(beats.keys() - set(STAGES))]
+        expected = [*servers_of(self._document["settings"]["tree"]), *STAGES]
+        names = [*expected, *sorted(beats.keys() - {*expected})]
         return [self._word(name, beats.get(name), points, now) for name in names]
 
     def _word(self, name: str, beat: Mapping[str, Any] | None, points: Sequence[StepPoint], now: float) -> StageWord:
@@ -206,6 +209,7 @@ class Onlooker:
             waited_seconds=beat["waited_seconds"] + quiet,
             quiet_seconds=quiet,
             silent=quiet > self._allowance(name, points),
+            standing=_standing(beat.get("standing")),
         )
 
     def _allowance(self, name: str, points: Sequence[StepPoint]) -> float:
@@ -246,6 +250,13 @@ class Onlooker:
         )
 
 
+def servers_of(settings: Mapping[str, Any]) -> list[str]:
+    """Stages that keep the run's own servers."""
+    engine = settings.get("engine", {})
+    replicas = engine.get("replicas", 1) if engine.get("serve") else 0
+    return ["server" if number == 1 else f"server-{number}" for number in range(1, replicas + 1)]
+
+
 def _state(hint: Hint | None, stages: Sequence[StageWord], points: Sequence[StepPoint]) -> State:
     if hint is not None and hint.finished:
         return State.FINISHED
@@ -253,6 +264,14 @@ def _state(hint: Hint | None, stages: Sequence[StageWord], points: Sequence[Step
     if quiet > SILENT_SECONDS:
         return State.SILENT
     return State.TRAINING if points else State.STARTING
+
+
+def _standing(told: Any) -> Standing | None:
+    """None also where an agrpo of another version said less."""
+    names = [field.name for field in fields(Standing)]
+    if not isinstance(told, Mapping) or any(name not in told for name in names):
+        return None
+    return Standing(**{name: told[name] for name in names})
 
 
 def _worked_seconds(point: StepPoint) -> float:

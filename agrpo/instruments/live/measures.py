@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agrpo.instruments.history import StepPoint
+from agrpo.instruments.limits import WAITS, binding, waits_of
 from agrpo.instruments.live.looking import Look, State
 from agrpo.instruments.wording import count, duration, number, percent
+from agrpo.records.pace import Limit, Standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +56,10 @@ def measure_lines(look: Look) -> list[MeasureLine]:
         _equal(look.points),
         _staleness(look),
         _ahead(look),
+        _in_flight(look),
+        _queued(look),
+        _held(look.points),
+        _servers(look.points),
     ]
     return [line for line in lines if line is not None]
 
@@ -129,3 +135,69 @@ def _ahead(look: Look) -> MeasureLine | None:
         )
     where = f"{pipeline.generating:,} generating, {pipeline.unscored:,} unscored, {pipeline.scored:,} scored"
     return MeasureLine(label="run-ahead", text=f"{groups}: {where}")
+
+
+def _in_flight(look: Look) -> MeasureLine | None:
+    """The rollouts in flight now, of how many, and the limit that keeps the next group from being started."""
+    standing = _standing(look)
+    if not standing:
+        return None
+    running, cap, ceiling = (_sum(standing, name) for name in ("in_flight", "cap", "ceiling"))
+    limit = f"{Limit.CEILING}" if cap == ceiling else f"{Limit.LOAD}; {Limit.CEILING} {ceiling:,}"
+    text = f"{running:,} of {cap:,} rollouts ({limit})"
+    held: dict[str, float] = {}
+    for told, quiet_seconds in standing:
+        if told.held_by is not None:
+            held[told.held_by] = max(held.get(told.held_by, 0.0), told.held_seconds + quiet_seconds)
+    holds = ", ".join(f"{limit} {duration(seconds)}" for limit, seconds in held.items())
+    text += f"; next group held: {holds}" if held else ""
+    return MeasureLine(label="in flight", text=text, history=series(look.points, "rollout/concurrency"))
+
+
+def _queued(look: Look) -> MeasureLine | None:
+    """The groups that wait for scores, of how many."""
+    standing = _standing(look)
+    if not standing:
+        return None
+    text = f"{_sum(standing, 'unscored'):,} of {_sum(standing, 'queue'):,} groups wait for scores"
+    return MeasureLine(label=f"{Limit.SCORING}", text=text)
+
+
+def _standing(look: Look) -> list[tuple[Standing, float]]:
+    """How the generators stand to their limits while the run goes on, each with the seconds since it said so."""
+    if look.state is State.FINISHED:
+        return []
+    return [
+        (stage.standing, stage.quiet_seconds)
+        for stage in look.stages
+        if stage.standing is not None and not stage.silent
+    ]
+
+
+def _sum(standing: Sequence[tuple[Standing, float]], name: str) -> int:
+    return sum(getattr(told, name) for told, _ in standing)
+
+
+def _held(points: Sequence[StepPoint]) -> MeasureLine | None:
+    """How long each limit held the groups of the newest step, of those that it did hold."""
+    waits = waits_of(points[-1].metrics) if points else {}
+    if not waits:
+        return None
+    text = ", ".join(f"{limit} {duration(seconds)}" for limit, seconds in waits.items())
+    longest = binding(points[-1].metrics) or next(iter(waits))
+    return MeasureLine(label="groups held", text=text, history=series(points, WAITS[longest]))
+
+
+def _servers(points: Sequence[StepPoint]) -> MeasureLine | None:
+    """How full the engine's servers are."""
+    used, running, queued = (
+        newest(points, f"rollout/vllm_{name}")
+        for name in ("kv_cache_usage_frac", "running_requests", "queued_requests")
+    )
+    if used is None or running is None or queued is None:
+        return None
+    text = (
+        f"KV cache {percent(used.value)} full, {number(running.value)} requests running, {number(queued.value)} queued"
+    )
+    history = series(points, "rollout/vllm_kv_cache_usage_frac")
+    return MeasureLine(label="servers", text=text + used.step, history=history)

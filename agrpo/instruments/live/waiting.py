@@ -51,7 +51,9 @@ class FollowedWaiting:
 
     def _read(self, ticket: int) -> _Group | None:
         data = self._folder.scored.read(ticket)
-        return None if data is None else _group(scored_from_arrow(data), self._zero_variance)
+        if data is None:
+            return None
+        return _group(scored_from_arrow(data, self._folder.scored.key(ticket)), self._zero_variance)
 
     def _summed(self) -> Waiting:
         groups = self._groups.values()

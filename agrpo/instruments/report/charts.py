@@ -104,9 +104,13 @@ def _pipeline(runs: Sequence[RunFacts]) -> list[Section]:
         ),
         Section(
             key="queues", title="Queues and back-pressure",
-            reading="A generator that is held back waits for the learner; an empty queue makes the learner wait for it.",
+            reading="An empty queue makes the learner wait for the generator. The limit with the longest waits is the one that "
+            "holds the generator back: run-ahead means that the learner is the slower one.",
             nothing="Neither queues nor waits were recorded.",
-            drawings=_plots(runs, plots.SAMPLE_QUEUE, plots.SCORE_QUEUE, plots.WAITS, plots.CONCURRENCY),
+            drawings=_plots(
+                runs, plots.SAMPLE_QUEUE, plots.SCORE_QUEUE, plots.WAITS, plots.LIMITS, plots.CONCURRENCY, plots.KV_CACHE,
+                plots.REQUESTS,
+            ),
         ),
         Section(
             key="drops", title="Dropped groups over the steps",

@@ -81,11 +81,28 @@ SCORE_QUEUE = Plot(
 WAITS = Plot(
     key="waits", title="Waits", unit="seconds", suffix="s",
     measures=(
-        ("sample/time_in_queue_s", "a scored sample"), ("rollout/backpressure_s", "the generator, held back"),
-        ("perf/rollout_wait_s", "the learner, for samples"),
+        ("sample/time_in_queue_s", "a scored sample"), ("perf/rollout_wait_s", "the learner, for samples"),
+    ),
+)  # fmt: skip
+LIMITS = Plot(
+    key="limits", title="What held the next group back", unit="seconds", suffix="s",
+    measures=(
+        ("rollout/backpressure_s", "run-ahead"), ("rollout/load_wait_s", "load cap"),
+        ("rollout/ceiling_wait_s", "hard ceiling"), ("rollout/score_block_s", "scoring queue"),
     ),
 )  # fmt: skip
 CONCURRENCY = Plot(
     key="concurrency", title="Rollouts in flight", unit="rollouts", suffix="rollouts",
     measures=(("rollout/concurrency", "in flight"), ("rollout/concurrency_cap", "cap")),
+)  # fmt: skip
+KV_CACHE = Plot(
+    key="kv-cache", title="KV cache of the fullest server", unit="share in use", share=True,
+    measures=(("rollout/vllm_kv_cache_usage_frac", "in use"),),
+)  # fmt: skip
+REQUESTS = Plot(
+    key="requests", title="Requests at the servers", unit="requests", suffix="requests",
+    measures=(
+        ("rollout/vllm_running_requests", "running"), ("rollout/vllm_queued_requests", "queued"),
+        ("rollout/vllm_preemption_count", "preempted"), ("rollout/vllm_retry_count", "asked again"),
+    ),
 )  # fmt: skip

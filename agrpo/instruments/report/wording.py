@@ -37,6 +37,11 @@ def amount(value: float | None, unit: str, *, share: bool = False) -> str:
     return told if told == NOTHING or not unit else f"{told} {unit}"
 
 
+def size(num_bytes: int) -> str:
+    """Of memory."""
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 1000 * 2**20 else f"{num_bytes / 2**20:.0f} MiB"
+
+
 def duration(seconds: float | None) -> str:
     """As one would say it, roughly."""
     return amount(seconds, "s") if seconds is None or not math.isfinite(seconds) else wording.duration(seconds)

@@ -39,6 +39,9 @@ class GroupFacts:
     concurrency: int | None
     """Rollouts in flight when the group began, its own included."""
     backpressure_seconds: float | None
+    load_wait_seconds: float | None
+    ceiling_wait_seconds: float | None
+    score_block_seconds: float | None
     score_wait_seconds: float | None
     score_seconds: float | None
 

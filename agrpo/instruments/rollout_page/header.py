@@ -165,7 +165,10 @@ def _since(start: datetime, end: datetime) -> str:
 def _took(group: GroupFacts, rollout: RolloutFacts | None) -> str:
     parts = [f"{rollout.duration_seconds:.2f} s to generate"] if rollout else []
     waits = (
-        ("waited to begin", group.backpressure_seconds),
+        ("waited for run-ahead", group.backpressure_seconds),
+        ("waited for the load cap", group.load_wait_seconds),
+        ("waited for the hard ceiling", group.ceiling_wait_seconds),
+        ("waited for the scoring queue", group.score_block_seconds),
         ("waited for scores", group.score_wait_seconds),
         ("to score its group", group.score_seconds),
     )
