@@ -1,6 +1,7 @@
 # Everything a developer types. `make` alone lists the targets.
 
 VENV    := .venv
+VLLM    := .venv-vllm
 BIN     := $(VENV)/bin
 PYTHON  ?= python3
 # Without an NVIDIA GPU: the release that has a small CPU build. TORCH=... takes any other.
@@ -11,14 +12,14 @@ PORT    ?= 4200
 RUNS    ?= ./runs
 
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check -qq
-MARKS   := $(if $(SLOW),,-m "not slow")
+MARKS   := -m "not vllm$(if $(SLOW),, and not slow)"
 PREFECT := PREFECT_HOME="$(CURDIR)/.prefect" PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test check format bench spec ui clean
+.PHONY: help install quickstart test vllm test-vllm chaos check format bench spec ui clean
 
 help: ## This table
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(VENV)/.installed ## A virtual environment in .venv with agrpo and the developer's tools
 
@@ -43,6 +44,22 @@ quickstart: install ## Train a tiny model from scratch on this machine, and look
 test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(MARKS) --durations 10 $(ARGS)
 
+vllm: $(VLLM)/.installed ## vLLM in an environment of its own, .venv-vllm: for the GPU of this machine, else for its CPU
+
+$(VLLM)/.installed: deployments/vllm/install.py
+	@$(PYTHON) $< $(VLLM)
+	@touch $@
+
+test-vllm: install ## The tests that need a real vLLM server, which they share; ARGS="-k words" picks some
+	@if $(MAKE) --no-print-directory vllm; then \
+	   $(BIN)/python -m pytest tests/vllm -m vllm --durations 10 $(ARGS); \
+	 else \
+	   echo "the tests of a real vLLM server are not run: it cannot be installed here, for the reason above"; \
+	 fi
+
+chaos: install ## Kill runs a hundred times and hold them to their promises, in some 20 minutes; KILLS=20 SEEDS="7 8"
+	@KILLS="$(or $(KILLS),100)" SEEDS="$(or $(SEEDS),1 2)" $(BIN)/python -m pytest -q tests/chaos/many_kills.py $(ARGS)
+
 check: install ## Style, formatting and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -53,7 +70,7 @@ format: install ## Format, and mend what ruff can mend
 	@$(BIN)/ruff format .
 
 bench: install ## Measure, in some minutes; BENCH=memory picks one of benchmarks/, ARGS="--help" asks it
-	@set -e; for script in $(or $(BENCH:%=benchmarks/%.py),$(sort $(wildcard benchmarks/*.py))); do \
+	@set -e; for script in $(or $(BENCH:%=benchmarks/%.py),$(filter-out benchmarks/against_trl.py,$(sort $(wildcard benchmarks/*.py)))); do \
 	   echo; echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
 	 done
 
@@ -63,6 +80,6 @@ spec: install ## Which rows of docs/spec a test claims, and which none does
 ui: install ## Prefect's pages at http://127.0.0.1:4200, on the history kept in .prefect
 	@$(PREFECT) PREFECT_UI_API_URL="http://$(HOST):$(PORT)/api" $(BIN)/prefect server start --host $(HOST) --port $(PORT)
 
-clean: ## Remove the environment and every cache; runs/ and .prefect/ stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+clean: ## Remove the environments and every cache; runs/ and .prefect/ stay
+	rm -rf $(VENV) $(VLLM) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

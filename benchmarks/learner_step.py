@@ -24,9 +24,9 @@ from agrpo.config import OptimizerSection
 from agrpo.losses.clip import Clip
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.determinism import make_deterministic
-from agrpo.policy.model import verify_packing
 from agrpo.policy.optimizer import build_optimizer
 from agrpo.policy.update import update
+from agrpo.policy.verifying import verify_packing
 from agrpo.records.sample import Sample, TokenSequence
 from agrpo.records.tokens import StepTotals, TokenInputs
 
@@ -89,7 +89,7 @@ def packed_step(samples: list[Sample]) -> Callable[[], float]:
     loss, aggregation = Clip(importance_min=0.0, importance_max=float("inf")), TokenMean()
 
     def step() -> float:
-        placed = packing.place([len(sample.sequence.tokens) for sample in samples], MICRO_TOKENS)
+        placed = packing.place(samples, MICRO_TOKENS)
         rows = [packing.lay_out([samples[number] for number in row]) for row in placed]
         outcome = update(
             model,

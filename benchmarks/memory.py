@@ -54,6 +54,8 @@ class Most:
 
     weights: int = 0
     checkpoints: int = 0
+    groups: int = 0
+    """Slots that are not archived."""
 
     def and_now(self, folder: RunFolder) -> Most:
         """With what lies there at this moment."""
@@ -61,6 +63,7 @@ class Most:
         return Most(
             weights=max(self.weights, len(names("weights"))),
             checkpoints=max(self.checkpoints, len(names("checkpoints"))),
+            groups=max(self.groups, len(folder.groups.shards.lying())),
         )
 
 
@@ -169,9 +172,7 @@ def print_disk(folder: RunFolder, most: Most | None) -> None:
     by_place: dict[str, list[int]] = defaultdict(list)
     for path in files:
         by_place[path.relative_to(folder.local).parts[0]].append(path.stat().st_size)
-    at_most = (
-        {} if most is None else {"weights": f"{most.weights} folders", "checkpoints": f"{most.checkpoints} folders"}
-    )
+    at_most = {} if most is None else _at_most(most)
     print()
     print_table(
         ["on disk", "files", "MB", "most at once"],
@@ -182,7 +183,25 @@ def print_disk(folder: RunFolder, most: Most | None) -> None:
     )
     rows = query(folder, "SELECT sum(estimated_size)::BIGINT AS n FROM duckdb_tables()").to_pydict()["n"][0]
     size = folder.database.stat().st_size
+    print_archive(folder)
     print(f"\ndatabase: {size / 1e6:.1f} MB, {rows} rows, {size / rows:.0f} bytes a row")
+
+
+def _at_most(most: Most) -> dict[str, str]:
+    return {
+        "weights": f"{most.weights} folders",
+        "checkpoints": f"{most.checkpoints} folders",
+        "archive": f"{most.groups} groups not in it",
+    }
+
+
+def print_archive(folder: RunFolder) -> None:
+    """What an archived group takes, beside what its slot took."""
+    sql = "SELECT sum(slot_bytes)::BIGINT AS bytes, count(*) AS groups FROM groups"
+    (slots,) = query(folder, sql).to_pylist()
+    archived = sum(path.stat().st_size for path in (Path(folder.local) / "archive" / "groups").glob("*"))
+    number = slots["groups"]
+    print(f"\narchive: {archived / number:.0f} bytes a group, whose slot took {slots['bytes'] / number:.0f}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.queue.filesystems.local import LocalFilesystem
 from agrpo.queue.run_folder import RunFolder, StepKey
-from agrpo.records.progress import Attempt, Base, Event, dump
+from agrpo.records.documents import dump
+from agrpo.records.progress import Attempt, Base, Event
 from agrpo.stages import STAGES
 from agrpo.stages.process import StageProcess
 from agrpo.stages.recorder import record_once, unrecorded

@@ -53,7 +53,8 @@ def test_sql_prints_csv_json_and_parquet(finished: Path):
 
 def test_a_mistake_in_sql_is_one_line_and_not_a_traceback(finished: Path):
     told = agrpo("sql", str(finished / "small"), "SELECT stepp FROM live_metrics", code=1).stderr.decode()
-    assert told.startswith("error: DatabaseError")
+    assert told.startswith("error: ")
+    assert "DatabaseError" not in told
     assert "stepp" in told
     assert "Traceback" not in told
 
@@ -119,7 +120,7 @@ def test_every_command_has_help(command: str):
     assert "Usage" in agrpo(command, "--help").stdout.decode()
 
 
-def test_record_builds_a_database_again_that_is_gone_or_not_wanted(finished: Path):
+def test_record_builds_a_database_that_is_gone_and_rebuild_makes_it_again(finished: Path):
     run = finished / "small"
     ask = ("sql", str(run), "SELECT count(*) AS rollouts FROM rollouts")
     before = agrpo(*ask).stdout
@@ -127,7 +128,8 @@ def test_record_builds_a_database_again_that_is_gone_or_not_wanted(finished: Pat
     assert b"records added" in agrpo("record", str(run)).stdout
     assert agrpo(*ask).stdout == before
     assert agrpo("record", str(run)).stdout.startswith(b"0 records added")
-    assert not agrpo("record", str(run), "--afresh").stdout.startswith(b"0 records")
+    assert agrpo("rebuild", str(run), "--check").stdout.startswith(b"identical: ")
+    assert b"is made again from" in agrpo("rebuild", str(run)).stdout
     assert agrpo(*ask).stdout == before
 
 

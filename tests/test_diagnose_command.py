@@ -121,7 +121,7 @@ def test_groups_that_fill_no_step_are_a_warning_before_the_first_step(diagnose: 
 def test_a_run_that_nobody_recorded_cannot_be_read(diagnose: Callable[..., str], tmp_path: Path):
     run = recorded(tmp_path / "small", HEALTHY, 1)
     (run / FILE_NAME).unlink()
-    assert "DatabaseError" in diagnose(str(run), code=1)
+    assert "run.duckdb does not exist; the recorder makes it" in diagnose(str(run), code=1)
 
 
 def test_the_help_says_what_each_option_means(diagnose: Callable[..., str]):

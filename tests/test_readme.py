@@ -57,7 +57,7 @@ class Newcomer:
 
     def environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        ours = ("PREFECT", "PYTEST", "OMP_")
+        ours = ("PREFECT", "PYTEST", "OMP_", "MAKE", "ARGS")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         return {**inherited, "PATH": path, "PREFECT_HOME": str(self.folder / ".prefect")}
 
@@ -128,6 +128,18 @@ def test_a_run_of_ones_own_is_checked_trained_asked_and_resumed(shown: str, newc
     assert "finished" in told["runs"]
     assert "trained" in told["sql"]
     assert "continuing from the checkpoint of step 10" in told["resume"]
+
+
+def test_nothing_of_a_run_is_lost(shown: str, newcomer: Newcomer):
+    printed = {command: newcomer.types(command) for command in lines(newcomer.block("sh", "agrpo verify"))}
+    told = dict(zip(("verify", "replay", "rebuild", "resume", "whatif"), printed.values(), strict=True))
+    assert "balances" in told["verify"]
+    assert "bit-identical" in told["replay"]
+    assert "identical" in told["rebuild"]
+    assert "going back to step 8" in told["resume"]
+    assert "step 10/10" in told["resume"]
+    assert "groups" in told["whatif"]
+    assert "balances" in newcomer.types("agrpo verify latest")
 
 
 def test_a_run_is_looked_at(shown: str, newcomer: Newcomer):

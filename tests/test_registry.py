@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agrpo.errors import ConfigError, UnknownName
-from agrpo.registry import Registry
+from agrpo.losses import losses
+from agrpo.registry import Registry, knobs_of
 
 PART = '''
 from typing import Annotated
@@ -61,6 +62,10 @@ def test_an_unknown_or_bad_knob_is_refused_by_name(room: Registry):
         "times = 0: input should be greater than or equal to 1",
         'time: unknown setting; did you mean "times"?',
     ]
+
+
+def test_what_belongs_to_a_class_is_no_knob():
+    assert knobs_of(losses["clip"]) == ["epsilon", "epsilon_high", "importance_min", "importance_max"]
 
 
 def test_a_part_is_frozen(room: Registry):

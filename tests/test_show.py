@@ -135,7 +135,7 @@ def test_options_that_would_be_ignored_are_refused_by_name(six, show, arguments,
 
 def test_what_is_not_there_is_one_line_and_not_a_traceback(six, show):
     told = show(six, "9", code=1)
-    assert told.startswith("error: RolloutNotFound: group 9 is not claimed by any generator. Recorded so far: 6 groups")
+    assert told.startswith("error: group 9 is not claimed by any generator. Recorded so far: 6 groups")
     assert "Traceback" not in told
 
 

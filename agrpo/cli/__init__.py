@@ -36,7 +36,7 @@ def main() -> None:
     except ConfigError as error:
         _fail("cannot run with these settings:\n" + "\n".join(f"  - {problem}" for problem in error.problems), 2)
     except AgrpoError as error:
-        _fail(f"{type(error).__name__}: {error}", 1)
+        _fail(str(error) or type(error).__name__, 1)
     except BrokenPipeError:
         # Whoever read the output has enough of it, as `head` has. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

