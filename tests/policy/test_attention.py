@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agrpo.errors import ModelError
-from agrpo.policy.attention import Layout, packed_attention
-from agrpo.policy.attention.layout import MOST_PADDING, Batch
+from agrpo.policy.attention import Layout, layout, packed_attention
+from agrpo.policy.attention.layout import MOST_PADDING, MOST_QUERIES, Batch
 
 SPEC_EXAMPLE = [-1, 0, 1, 2, 3, 1, 5, 6]
 """p1 p2, then p3 a1 a2 and p3 b1 b2 below it."""
@@ -53,15 +55,22 @@ def states(length: int) -> list[torch.Tensor]:
 
 @pytest.mark.spec("A-146")
 @settings(max_examples=60, deadline=None)
-@given(forests(), st.sampled_from([None, 1, 3]), st.sampled_from([None, 0.5]))
-def test_each_query_sees_its_own_path_within_the_window(parents: np.ndarray, window: int | None, softcap: float | None):
+@given(forests(), st.sampled_from([None, 1, 3]), st.sampled_from([None, 0.5]), st.sampled_from([2, MOST_QUERIES]))
+def test_each_query_sees_its_own_path_within_the_window(
+    parents: np.ndarray, window: int | None, softcap: float | None, most_queries: int
+):
     given_states = states(len(parents))
     cotangent = torch.randn(1, len(parents), 4, 8, dtype=torch.float64)
     expected = dense(*given_states, visible(parents, window), softcap)
-    layout = Layout(parents)
-    found, _ = packed_attention(
-        torch.nn.Identity(), *given_states, None, packed_layout=layout, sliding_window=window, softcap=softcap
-    )
+    with patch.object(layout, "MOST_QUERIES", most_queries):
+        found, _ = packed_attention(
+            torch.nn.Identity(),
+            *given_states,
+            None,
+            packed_layout=Layout(parents),
+            sliding_window=window,
+            softcap=softcap,
+        )
     assert torch.allclose(found, expected, atol=1e-12)
     gradients = torch.autograd.grad((found * cotangent).sum(), given_states)
     for gradient, wanted in zip(
@@ -110,10 +119,24 @@ def test_siblings_of_very_different_lengths_are_calls_of_their_own():
 
 @pytest.mark.spec("A-154")
 def test_whole_samples_are_read_in_place_and_equal_lengths_side_by_side_in_one_call():
-    layout = Layout(np.array([-1, 0, -1, 2, -1, 4, 5, -1, 7]))
-    assert layout.plan.batches == [Batch(2, 2, 0), Batch(1, 3, 0), Batch(1, 2, 0)]
-    assert layout.plan.queries is None and layout.plan.keys is None and layout.plan.outputs is None
-    assert layout.lengths.keys is None
+    samples = Layout(np.array([-1, 0, -1, 2, -1, 4, 5, -1, 7]))
+    assert samples.plan.batches == [Batch(2, 2, 0), Batch(1, 3, 0), Batch(1, 2, 0)]
+    assert samples.plan.queries is None and samples.plan.keys is None and samples.plan.outputs is None
+    assert samples.lengths.keys is None
+
+
+@pytest.mark.parametrize(("window", "keys"), [(1024, 1024), (None, 6000)])
+def test_a_band_grows_with_the_keys_of_a_long_segment_alone(window: int | None, keys: int):
+    """A prompt of 2,000 tokens, and two completions of 4,000."""
+    prompt, completion = list(range(-1, 1999)), list(range(2000, 5999))
+    forked = Layout(np.array([*prompt, 1999, *completion, 1999, *(4000 + place for place in completion)]))
+    bands = [
+        band
+        for batch in forked.plan.batches
+        for block in forked.blocks(batch, window)
+        if (band := forked.band(block.shape, window, torch.float32)) is not None
+    ]
+    assert max(band.untyped_storage().nbytes() for band in bands) <= 4 * MOST_QUERIES * (keys + MOST_QUERIES)
 
 
 @pytest.mark.parametrize("parents", [[], [0], [-1, 1], [-2], [-1, 0, 0, 1]])

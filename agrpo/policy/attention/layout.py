@@ -7,7 +7,7 @@ samples every sample is one segment, and nothing is gathered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,8 @@ from agrpo.errors import ModelError
 
 MOST_PADDING = 2048
 """Pairs of a query and a key that padding may add to a call for segments to share it; a call costs about as much as these."""
+MOST_QUERIES = 512
+"""Of a segment that a call with a band reads: the band has as many rows, and each a column for every key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,15 @@ class Batch:
     """Queries of each."""
     depth: int
     """Keys of each before its first query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some queries of every segment of a batch, one after another, and all the keys that they see."""
+
+    first_query: int
+    first_key: int
+    shape: Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,26 +156,36 @@ class Layout:
             longest_path=int(lasts.max()),
         )
 
-    def band(self, batch: Batch, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores of a batch, `[length, depth + length]`: 0, or minus infinity where a key is unseen.
+    def blocks(self, batch: Batch, window: int | None) -> Iterator[Block]:
+        """What one call each reads of a batch: all of it, or as many queries as a band may have.
 
-        None where every key is seen, or where plain causality says it. `window`: how many tokens a query sees, itself
-        among them.
+        `window`: how many tokens a query sees, itself among them.
         """
-        inside = window is None or batch.depth + batch.length <= window
-        if inside and (batch.depth == 0 or batch.length == 1):
+        step = MOST_QUERIES if _needs_band(batch, window) else batch.length
+        for query in range(0, batch.length, step):
+            length, before = min(step, batch.length - query), batch.depth + query
+            key = 0 if window is None else max(0, before - window + 1)
+            yield Block(query, key, Batch(batch.count, length, before - key))
+
+    def band(self, block: Batch, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores of a block, `[length, depth + length]`: 0, or minus infinity where a key is unseen.
+
+        None where every key is seen, or where plain causality says it.
+        """
+        if not _needs_band(block, window):
             return None
-        whole = self._whole_band(None if inside else window, dtype)
+        whole = self._whole_band(window, dtype)
         deepest = whole.shape[1] - whole.shape[0]
-        band = whole[: batch.length, deepest - batch.depth : deepest + batch.length]
+        band = whole[: block.length, deepest - block.depth : deepest + block.length]
         # GPU kernels read a mask only at aligned addresses.
         return band.contiguous() if band.is_cuda else band
 
     def _whole_band(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """The band that holds every batch's: columns count from the deepest segment's first key."""
+        """The band that holds every block's: columns count from the deepest one's first key."""
         if (dtype, window) not in self._bands:
-            batches = [batch for batch in self.plan.batches if window is not None or batch.depth > 0]
-            length, depth = max(batch.length for batch in batches), max(batch.depth for batch in batches)
+            blocks = [block.shape for batch in self.plan.batches for block in self.blocks(batch, window)]
+            needing = [shape for shape in blocks if _needs_band(shape, window)]
+            length, depth = max(shape.length for shape in needing), max(shape.depth for shape in needing)
             seen = torch.ones(length, depth + length, dtype=torch.bool, device=self.device).tril(depth)
             if window is not None:
                 seen = seen.triu(depth - window + 1)
@@ -245,6 +266,13 @@ def _batches(segments: Segments) -> list[np.ndarray]:
             cuts.append(place)
     batches = [np.sort(order[start:end]) for start, end in pairwise([*cuts, len(order)])]
     return sorted(batches, key=lambda members: int(members[0]))
+
+
+def _needs_band(shape: Batch, window: int | None) -> bool:
+    """Whether neither plain causality nor seeing every key is right for it."""
+    if window is not None and shape.depth + shape.length > window:
+        return True
+    return shape.depth > 0 and shape.length > 1
 
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:

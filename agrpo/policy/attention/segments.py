@@ -33,13 +33,19 @@ def attend_segments(
     num_keys = [batch.count * (batch.depth + batch.length) for batch in plan.batches]
     parts = (queries.split(num_queries), keys.split(num_keys), _gathered(value, plan.keys).split(num_keys))
     outputs: list[Tensor] = []
-    for batch, q, k, v in zip(plan.batches, *parts, strict=True):
-        shaped = [_batched(states, batch) for states in (q, k, v)]
-        band, causal = layout.band(batch, window, query.dtype), batch.depth == 0
-        if softcap is None:
-            output = _attend(*shaped, band=band, causal=causal, scaling=scaling)
-        else:
-            output = _capped(*shaped, band=band, causal=causal, scaling=scaling, softcap=softcap)
+    for batch, *read in zip(plan.batches, *parts, strict=True):
+        q, k, v = (_batched(states, batch) for states in read)
+        blocks: list[Tensor] = []
+        for block in layout.blocks(batch, window):
+            shape, until = block.shape, block.first_query + block.shape.length
+            keys_seen = slice(block.first_key, batch.depth + until)
+            part = (q[:, :, block.first_query : until], k[:, :, keys_seen], v[:, :, keys_seen])
+            band, causal = layout.band(shape, window, query.dtype), shape.depth == 0
+            if softcap is None:
+                blocks.append(_attend(*part, band=band, causal=causal, scaling=scaling))
+            else:
+                blocks.append(_capped(*part, band=band, causal=causal, scaling=scaling, softcap=softcap))
+        output = blocks[0] if len(blocks) == 1 else torch.cat(blocks, 2)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return _gathered(torch.cat(outputs), plan.outputs)
 
