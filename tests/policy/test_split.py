@@ -150,4 +150,5 @@ def test_packed_samples_have_the_log_probs_they_have_alone(family: str, samples:
                 found = row_logprobs(model, row, temperature=0.7).logprobs
                 for place, number in enumerate(numbers):
                     kept = found[torch.from_numpy(row.sample) == place]
-                    assert torch.allclose(kept, alone[number], rtol=0, atol=1e-5), (what, number)
+                    # Log-probs are as low as -9, where float32 steps by 1e-6.
+                    assert torch.allclose(kept, alone[number], rtol=1e-6, atol=1e-5), (what, number)
