@@ -36,6 +36,13 @@ def test_the_type_of_the_checkpoint_is_settled_when_a_run_begins(said: dict[str,
     assert settled(config) is config
 
 
+def test_weights_in_float16_are_trained_by_an_adapter_alone(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps({"dtype": "float16"}))
+    with pytest.raises(ConfigError, match=r"model\.dtype: weights in float16 are lost.*adapter\.rank = 16"):
+        settled(built(dtype="auto", path=str(tmp_path)))
+    RunConfig.build(resolve(values=changed(model={"dtype": "float16"}, adapter={"rank": 16})))
+
+
 @pytest.mark.parametrize(("said", "expected"), [({"dtype": "float8_e4m3fn"}, 'says "float8'), ({}, "says nothing")])
 def test_a_checkpoint_in_no_type_to_train_in_is_refused(said: dict[str, str], expected: str, tmp_path: Path):
     (tmp_path / "config.json").write_text(json.dumps(said))
@@ -51,6 +58,7 @@ def test_a_checkpoint_in_no_type_to_train_in_is_refused(said: dict[str, str], ex
         ({"mixed_precision": "float32"}, "model.mixed_precision = 'float32'"),
         ({"mixed_precision": "bfloat16", "dtype": "auto"}, 'leave model.dtype ("auto") out'),
         ({"dtype": "float64"}, "model.dtype = 'float64'"),
+        ({"dtype": "float16"}, "model.dtype: weights in float16 are lost in their first step"),
     ],
 )
 def test_a_mixed_precision_that_makes_no_sense_is_refused_by_name(model: dict[str, Any], expected: str):

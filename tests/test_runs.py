@@ -21,6 +21,7 @@ from agrpo.records.progress import Hint
 from agrpo.resuming import take_up
 from agrpo.runs import find, prepare, summaries
 from agrpo.runs.checks import bytes_needed
+from tests.runs.made import a_machine
 from tests.stages.walk import settings
 
 
@@ -53,6 +54,18 @@ def test_a_hub_id_that_cannot_be_had_is_refused(prompts: Path, tmp_path: Path):
 def test_a_folder_that_holds_no_model_is_refused_with_what_it_lacks(prompts: Path, tmp_path: Path):
     tree = settings(tmp_path, prompts, tmp_path / "runs")
     assert "no config.json, no tokenizer_config.json, no *.safetensors" in refused(tree, tmp_path / "runs")
+
+
+def test_more_processes_of_the_learner_than_gpus_are_refused(
+    tiny_model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("agrpo.runs.memory.machine_here", lambda: a_machine(64, gpus=(80, 80)))
+    tree = settings(tiny_model, prompts, tmp_path / "runs", workers={"learner_processes": 3})
+    assert "workers.learner_processes: 3 processes need a GPU each, and 2 can be seen" in refused(
+        tree, tmp_path / "runs"
+    )
+    tree["workers"]["learner_processes"] = 2
+    assert prepare(resolve(values=tree)).document()["settings"]["tree"]["workers"]["learner_processes"] == 2
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def cross_checks(
         )
     if sampling.reproducible and not engine.can_reproduce:
         problems.append("engine.reproducible: this engine cannot repeat a request bit for bit; use transformers")
-    problems += _precision_problems(sections["model"])
+    problems += _precision_problems(sections["model"], sections["adapter"])
     problems += _ignored_exports(sections["checkpoint"])
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
@@ -84,7 +84,12 @@ def _sampling_problems(sampling: Sampling, loss: Loss) -> list[str]:
     return problems
 
 
-def _precision_problems(model: ModelSection) -> list[str]:
+def _precision_problems(model: ModelSection, adapter: AdapterSection) -> list[str]:
+    if model.dtype == "float16" and adapter.rank is None:
+        return [
+            "model.dtype: weights in float16 are lost in their first step, since AdamW's epsilon is 0 in that type; set "
+            '"bfloat16", or train an adapter beside them (adapter.rank = 16)'
+        ]
     if model.mixed_precision is None:
         return []
     if model.mixed_precision == "float16":

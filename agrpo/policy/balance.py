@@ -37,16 +37,15 @@ ROUTERS = "router_logits"
 def settle_balance(model: PreTrainedModel, coefficient: float | None) -> None:
     """Give the model's configuration the weight of its balancing loss; None leaves what it says.
 
-    Raises `ConfigError` for a weight, be it 0, of a model that has no routers to balance.
+    Raises `ConfigError` for a weight, be it 0, of a model that has no routers, or whose family balances them otherwise: by
+    a bias on the choice, as DeepSeek-V3.
     """
     if coefficient is None:
         return
     config = model.config.get_text_config()
+    lacks = "no routers whose load could be balanced" if not _routers(model) else "no balancing loss in transformers"
     if not hasattr(config, COEFFICIENT) or not _routers(model):
-        raise ConfigError(
-            f"model.{COEFFICIENT} = {coefficient:g}: {type(model).__name__} has no routers whose load could be balanced; leave "
-            "it out"
-        )
+        raise ConfigError(f"model.{COEFFICIENT} = {coefficient:g}: {type(model).__name__} has {lacks}; leave it out")
     setattr(config, COEFFICIENT, coefficient)
 
 

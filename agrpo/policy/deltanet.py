@@ -8,6 +8,7 @@ the state that its parent ended in.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def prepare_delta_net(model: PreTrainedModel) -> None:
     their place as a whole.
     """
     family, found = type(model).__name__, version("transformers")
-    if tuple(int(part) for part in found.split(".")[:2]) < OLDEST_TRANSFORMERS:
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_TRANSFORMERS:
         oldest = ".".join(map(str, OLDEST_TRANSFORMERS))
         raise MissingPackage(
             f"{family} has gated DeltaNet layers, which packed rows need transformers {oldest} for; {found} is installed: "
@@ -74,19 +75,22 @@ def prepare_delta_net(model: PreTrainedModel) -> None:
         )
     for page in pages:
         _replace(page, CONVOLUTION, _convolution)
-        _replace(page, RECURRENCE, _recurrence)
+        _replace(page, RECURRENCE, _recurrence, sums=True)
 
 
-def _replace(page: ModuleType, name: str, packed: Callable[..., Any]) -> None:
+def _replace(page: ModuleType, name: str, packed: Callable[..., Any], *, sums: bool = False) -> None:
+    """`sums`: what adds up states over a sample, in float32 whatever the type of the arithmetic around it."""
     plain = getattr(page, name)
     if hasattr(plain, "__wrapped_by_agrpo__"):
         return
 
     @wraps(plain)
     def chosen(*args: Any, packed_layout: Layout | None = None, **kwargs: Any) -> Any:
-        if packed_layout is None:
-            return plain(*args, **kwargs)
-        return packed(plain, packed_layout, *args, **kwargs)
+        device = args[0].device.type
+        with torch.autocast(device, enabled=torch.is_autocast_enabled(device) and not sums):
+            if packed_layout is None:
+                return plain(*args, **kwargs)
+            return packed(plain, packed_layout, *args, **kwargs)
 
     chosen.__wrapped_by_agrpo__ = True  # type: ignore[attr-defined]
     setattr(page, name, chosen)

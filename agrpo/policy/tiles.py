@@ -55,8 +55,10 @@ def read_targets(
     `candidates`: as in `Row`. `chunk`: most positions whose logits are held at once. `top_ids`: int64 `[N, K]`, more tokens
     to read, each once a target and the target among them; `NO_TOKEN` where there are fewer.
     """
-    size = max(1, min(chunk, LARGEST_TILE // head.weight.shape[0]))
     ids = targets[:, None] if top_ids is None else top_ids
+    # Of every token that is read, all others that are read are added up.
+    widest = max(head.weight.shape[0], ids.shape[1] * (ids.shape[1] + 1))
+    size = max(1, min(chunk, LARGEST_TILE // widest))
     tiles = _Tiles(
         head=head,
         targets=targets,

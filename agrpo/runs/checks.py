@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from agrpo.runs.serving import check_servers
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
 SPARE_BYTES = 64 * 2**20
+_OUT_OF_REACH = re.compile(r"\.experts\.\d+\.|(^|\.)(visual|vision_tower|vision_model|multi_modal_projector)\.")
 
 
 def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
@@ -27,8 +29,20 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += check_reward(reward)
-    problems += _check_place(config, folder or config.run.dir)
-    return problems or memory.problems(memory.plan_memory(config, memory.machine_here()))
+    machine = memory.machine_here()
+    problems += [*_check_ranks(config, len(machine.gpus)), *_check_place(config, folder or config.run.dir)]
+    return problems or memory.problems(memory.plan_memory(config, machine))
+
+
+def _check_ranks(config: RunConfig, num_gpus: int) -> list[str]:
+    """Processes of the learner that would find no GPU of their own. Without any, they train on the CPU."""
+    asked = config.workers.learner_processes or 1
+    if not 0 < num_gpus < asked:
+        return []
+    return [
+        f"workers.learner_processes: {asked} processes need a GPU each, and {num_gpus} can be seen (CUDA_VISIBLE_DEVICES, "
+        "nvidia-smi); ask for fewer"
+    ]
 
 
 def _check_model(config: RunConfig) -> list[str]:
@@ -60,8 +74,12 @@ def _check_targets(config: RunConfig) -> list[str]:
 
 
 def _matrices(config: RunConfig) -> dict[str, tuple[int, ...]]:
-    """Shape by name of the matrices in the model's files, without reading them; empty for a model that is not here."""
-    return {name: shape for name, shape in tensor_shapes(Path(config.model.path)).items() if len(shape) == 2}
+    """Shape by name of the matrices in the model's files, without reading them; empty for a model that is not here.
+
+    Without those that no adapter can stand beside: of experts, which are one tensor in memory, and of parts that see.
+    """
+    shapes = tensor_shapes(Path(config.model.path))
+    return {name: shape for name, shape in shapes.items() if len(shape) == 2 and not _OUT_OF_REACH.search(name)}
 
 
 def _check_hub_model(config: RunConfig) -> list[str]:

@@ -7,11 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from transformers import AutoModelForCausalLM
 
+from agrpo.config import ModelSection
 from agrpo.engines import Engine
+from agrpo.engines.decoding.model import load_model
 from agrpo.records.rollout import StopReason
 from agrpo.records.sampling import Sampling
 from tests.engines.asking import forced_distributions, group, prompt_of
+from tests.policy.conftest import FAMILIES
 
 SETTINGS = [
     {},
@@ -115,3 +120,20 @@ def test_log_probs_of_the_next_token_are_those_of_a_plain_forward(serve, tiny_mo
     with torch.no_grad():
         logits = AutoModelForCausalLM.from_pretrained(tiny_model)(input_ids=torch.tensor([ids])).logits[0, -1]
     assert given == pytest.approx(logits.log_softmax(0)[[0, 7, 200]].tolist(), abs=1e-5)
+
+
+def test_a_family_without_sdpa_decodes_as_its_own_forward(tmp_path: Path):
+    """Gemma 2: capped scores, and windows of six tokens."""
+    config = transformers.Gemma2Config(**FAMILIES["gemma2_capped"][1])
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = load_model(ModelSection(path=str(tmp_path)))
+    ids = torch.randint(0, 64, (3, 15))
+    mask, cache = torch.ones_like(ids), model.new_cache()
+    read = [model.next_logits(ids[:, :9], mask[:, :9], torch.arange(9).expand(3, -1), cache)]
+    for place in range(9, 15):
+        position = torch.full((3, 1), place)
+        read.append(model.next_logits(ids[:, place : place + 1], mask[:, : place + 1], position, cache))
+    with torch.no_grad():
+        whole = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")(ids, use_cache=False).logits
+    assert torch.allclose(torch.stack(read, 1), whole[:, 8:], rtol=0, atol=1e-5)

@@ -80,6 +80,17 @@ ODD: dict[str, tuple[Change, str]] = {
     "log-probs as a list": (of_choice(logprobs=lambda _: [1, 2]), f"{NO_COMPLETION}AttributeError"),
     "the most likely are a number": (of_places(top_logprobs=lambda _: 3), f"{NO_COMPLETION}TypeError"),
     "a token below 0": (of_choice(token_ids=lambda ids: [-1, *ids[1:]]), "the server returned no tokens: token_ids"),
+    "a token that the model has not": (
+        of_choice(
+            token_ids=lambda ids: [*ids[:-1], 10**6],
+            logprobs=lambda told: {"content": [*told["content"][:-1], told["content"][-1] | {"token_id": 10**6}]},
+        ),
+        "the server returned token 1000000, the model that is trained has ",
+    ),
+    "a likely token that the model has not": (
+        of_places(top_logprobs=lambda tops: [*tops[:2], tops[2] | {"token_id": 10**6}]),
+        "the server returned token 1000000, the model that is trained has ",
+    ),
     "a span without a version": (
         of_choice(weight_versions=lambda spans: [without("version")(spans[0])]),
         f"{NO_COMPLETION}KeyError('version')",
@@ -188,8 +199,9 @@ def test_a_server_that_tells_of_itself_in_another_shape_is_no_vllm(server: Serve
         (lambda ids, sets: [[token for token in sets[0] if token != ids[0]], *sets[1:]], "from a set of 4 tokens"),
         (lambda ids, sets: [[], *sets[1:]], "from a set of 0 tokens"),
         (lambda ids, sets: [[*sets[0], -1], *sets[1:]], "from a set of 6 tokens"),
+        (lambda ids, sets: [[*sets[0], 10**6], *sets[1:]], "from a set of 6 tokens"),
     ],
-    ids=["the sampled token is missing", "an empty set", "an id below 0"],
+    ids=["the sampled token is missing", "an empty set", "an id below 0", "an id that the model has not"],
 )
 def test_candidates_that_the_sampled_token_cannot_be_of_are_a_wrong_answer(
     change: Callable[[list[int], list[list[int]]], list[list[int]]], said: str, tiny_model: Path

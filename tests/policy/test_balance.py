@@ -139,3 +139,5 @@ def test_a_weight_for_a_model_without_experts_is_refused_by_name(make_model: Mak
         settle_balance(make_model("qwen3"), coefficient)
     assert isinstance(caught.value, ConfigError)
     settle_balance(make_model("qwen3"), None)
+    with pytest.raises(ConfigError, match="DeepseekV3ForCausalLM has no balancing loss in transformers; leave it out"):
+        settle_balance(make_model("deepseek_v3"), coefficient)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from agrpo.config import ModelSection, OptimizerSection
 from agrpo.packing.sequence import Sequence
+from agrpo.policy import deltanet
 from agrpo.policy.logprobs import hidden_states, next_token_logprobs, row_logprobs
 from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer
@@ -93,3 +96,14 @@ def test_a_type_alone_holds_weights_and_moments_too(tiny_model: Path, make_sampl
     optimizer.step()
     assert {weight.dtype for weight in policy.parameters()} == {torch.bfloat16}
     assert {state["exp_avg"].dtype for state in optimizer.state.values()} == {torch.bfloat16}
+
+
+def test_what_adds_up_states_is_computed_in_float32():
+    page: Any = ModuleType("page")
+    page.sums = page.convolves = lambda states: torch.is_autocast_enabled("cpu")
+    deltanet._replace(page, "sums", page.sums, sums=True)
+    deltanet._replace(page, "convolves", page.convolves)
+    states = torch.ones(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (page.sums(states), page.convolves(states)) == (False, True)
+    assert (page.sums(states), page.convolves(states)) == (False, False)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from agrpo.policy import tiles
 from agrpo.policy.head import Head
 from agrpo.policy.tiles import Read, read_targets
 from agrpo.records.top_tokens import NO_TOKEN
@@ -131,3 +132,24 @@ def test_half_precision_weights_gather_their_gradient_in_full():
     found.logprobs.sum().backward()
     assert found.logprobs.dtype == torch.float32
     assert weight.grad is not None and weight.grad[0].tolist() == pytest.approx([4096 * 2 / 3] * 4, rel=4e-3)
+
+
+def test_a_tile_is_the_narrower_the_more_tokens_are_read(monkeypatch: pytest.MonkeyPatch):
+    """All others that are read are added up for each, so that numbers grow with the square of how many there are."""
+    draw = torch.Generator().manual_seed(2)
+    head = Head(weight=torch.randn(64, 4, generator=draw), bias=None, scale=1.0, softcap=None, temperature=1.0)
+    hidden, top = torch.randn(20, 4, generator=draw), torch.stack([torch.randperm(64, generator=draw)[:32]] * 20)
+    whole = read_targets(head, hidden, top[:, 0], None, chunk=20, top_ids=top)
+    sizes: list[int] = []
+    others = tiles._others
+
+    def counted(own: Tensor, rest: Tensor) -> Tensor:
+        sizes.append(len(own) * own.shape[1] * (own.shape[1] + 1))
+        return others(own, rest)
+
+    monkeypatch.setattr(tiles, "_others", counted)
+    monkeypatch.setattr(tiles, "LARGEST_TILE", 4000)
+    found = read_targets(head, hidden, top[:, 0], None, chunk=20, top_ids=top)
+    assert max(sizes) <= 4000 and sum(sizes) == 20 * 32 * 33
+    assert whole.top_logprobs is not None and found.top_logprobs is not None
+    assert torch.allclose(found.top_logprobs, whole.top_logprobs, atol=1e-6)

@@ -33,7 +33,14 @@ EYES = {
     "spatial_merge_size": 2,
 }
 MARKS = {"image_token_id": 60, "video_token_id": 61, "vision_start_token_id": 62, "vision_end_token_id": 63}
-HYBRID = {"layer_types": ["full_attention"] * 2, "rope_parameters": ROTATED_BY_THREE | {"partial_rotary_factor": 1.0}}
+HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "rope_parameters": ROTATED_BY_THREE | {"partial_rotary_factor": 1.0},
+}
 GEMMA_EYES = {
     "hidden_size": 32,
     "intermediate_size": 64,

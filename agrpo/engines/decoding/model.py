@@ -70,7 +70,6 @@ def load_model(section: ModelSection) -> Model:
                 dtype="auto" if section.served_dtype == "auto" else getattr(torch, section.served_dtype),
                 revision=section.revision,
                 trust_remote_code=section.trust_remote_code,
-                attn_implementation="sdpa",
             )
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(f"model.path = {section.path!r} cannot be loaded: {_looked_for(section)}: {error}") from error
@@ -83,5 +82,5 @@ def load_model(section: ModelSection) -> Model:
 def _looked_for(section: ModelSection) -> str:
     folder = Path(section.path).absolute()
     if folder.is_dir():
-        return f"looked in {folder} for a causal language model that save_pretrained wrote and that supports sdpa attention"
+        return f"looked in {folder} for a causal language model that save_pretrained wrote"
     return f"there is no folder {folder}, and no model of that id was found in the local cache or on the hub"

@@ -99,13 +99,15 @@ def turn_of(
     answer: Any,
     request: CompletionRequest,
     most: int,
+    vocabulary: int,
+    *,
     version_of: Callable[[str], int | None] | None,
     otherwise: int,
 ) -> TurnRecord:
     """The turn that a server answered with. Raises `EngineError` for an answer that is not one whole completion.
 
-    `most`: tokens that it was asked for at most. `version_of`: policy version by the label that the server reports for
-    each token; None: all are of `otherwise`.
+    `most`: tokens that it was asked for at most. `vocabulary`: how many tokens the learner's model knows. `version_of`:
+    policy version by the label that the server reports for each token; None: all are of `otherwise`.
     """
     choice = _only_choice(answer)
     ids = _ids(choice)
@@ -115,6 +117,10 @@ def turn_of(
             f"{choice.get('finish_reason')})"
         )
     logprobs, tops = _logprobs(choice, ids)
+    if (highest := max(max(top) for top in tops)) >= vocabulary:
+        raise EngineError(
+            f"the server returned token {highest}, the model that is trained has {vocabulary}; it serves another model"
+        )
     wanted = request.sampling.num_sampler_logprobs
     if not request.sampling.truncated and any(len(top) < wanted for top in tops):
         raise EngineError(
@@ -124,7 +130,7 @@ def turn_of(
         prompt_ids=list(request.prompt_ids),
         output_ids=ids,
         output_log_probs=logprobs,
-        output_sampling_mask=_candidates(choice, ids) if request.sampling.truncated else None,
+        output_sampling_mask=_candidates(choice, ids, vocabulary) if request.sampling.truncated else None,
         output_sampler_logprobs=[_most_likely(top, wanted) for top in tops] if wanted else None,
         output_versions=[otherwise] * len(ids) if version_of is None else _versions(choice, len(ids), version_of),
         stop_reason=StopReason.STOP if ids[-1] in request.stop_ids else StopReason.LENGTH,
@@ -200,7 +206,7 @@ def _most_likely(top: dict[int, float], wanted: int) -> dict[int, float]:
     return {token: min(value, 0.0) for token, value in kept if value > MASKED}
 
 
-def _candidates(choice: dict[str, Any], ids: list[int]) -> list[list[int]]:
+def _candidates(choice: dict[str, Any], ids: list[int], vocabulary: int) -> list[list[int]]:
     mask = choice.get("sampling_mask")
     if not isinstance(mask, list) or len(mask) != len(ids):
         raise EngineError(
@@ -208,7 +214,7 @@ def _candidates(choice: dict[str, Any], ids: list[int]) -> list[list[int]]:
             "of them; start it with --return-sampling-mask"
         )
     for token, candidates in zip(ids, mask, strict=True):
-        if token not in candidates or min(candidates) < 0:
+        if token not in candidates or min(candidates) < 0 or max(candidates) >= vocabulary:
             raise EngineError(
                 f"the server sampled token {token} from a set of {len(candidates)} tokens that does not hold it, or holds what "
                 "is no token; its sampling masks belong to other tokens"

@@ -208,8 +208,10 @@ class VllmEngine:
             answer = await self._answer_unless_stale(
                 version, self._answer(replica, path, body, request.sampling.request_timeout_seconds)
             )
-        turn = completing.turn_of(answer, request, most, self._version_of if by_token else None, version)
-        return turn
+        version_of = self._version_of if by_token else None
+        return completing.turn_of(
+            answer, request, most, self._vocabulary.size, version_of=version_of, otherwise=version
+        )
 
     def _version_of(self, label: str) -> int | None:
         """The version of this run that a label stands for, also of one that the learner has pushed."""

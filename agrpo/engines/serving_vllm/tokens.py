@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from agrpo.config import ModelSection
@@ -13,11 +14,10 @@ TEXT = "2 + 2 = 4; Größe,\n\tЖ 数 🙂 x_1 <tag> don't"
 
 
 class Vocabulary:
-    """The learner's tokenizer, loaded when a server is first asked."""
+    """The tokens of the learner's model and its tokenizer, loaded when they are first needed."""
 
     def __init__(self, model: ModelSection) -> None:
         self._model = model
-        self._ids: list[int] | None = None
 
     async def problems(self, endpoint: Endpoint, served_model: str) -> list[str]:
         """A sentence where the server makes other tokens of a text. A server that tells none is believed."""
@@ -34,14 +34,22 @@ class Vocabulary:
             f"{expected}; start it with --tokenizer {self._model.path}"
         ]
 
-    @property
+    @cached_property
     def ids(self) -> list[int]:
         """The learner's tokens of `TEXT`."""
-        if self._ids is None:
-            from transformers import AutoTokenizer
+        from transformers import AutoTokenizer
 
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                self._model.path, revision=self._model.revision, trust_remote_code=self._model.trust_remote_code
-            )
-            self._ids = [int(token) for token in tokenizer.encode(TEXT, add_special_tokens=False)]
-        return self._ids
+        tokenizer: Any = AutoTokenizer.from_pretrained(
+            self._model.path, revision=self._model.revision, trust_remote_code=self._model.trust_remote_code
+        )
+        return [int(token) for token in tokenizer.encode(TEXT, add_special_tokens=False)]
+
+    @cached_property
+    def size(self) -> int:
+        """How many tokens the model has an embedding for."""
+        from transformers import AutoConfig
+
+        config: Any = AutoConfig.from_pretrained(
+            self._model.path, revision=self._model.revision, trust_remote_code=self._model.trust_remote_code
+        )
+        return int(config.get_text_config().vocab_size)
