@@ -59,12 +59,15 @@ class MemoryPlan:
     places: tuple[Place, ...]
     unknown: str | None = None
     """What nothing could be said of, and why."""
+    doubt: str | None = None
+    """Why the learner may find other GPUs than are planned for: such a plan refuses nothing."""
     row: RowSize
 
     def document(self) -> dict[str, Any]:
         """Plain values, for `run.json`: bytes."""
         return {
             "unknown": self.unknown,
+            "doubt": self.doubt,
             "places": [
                 {
                     "name": place.name,
@@ -93,6 +96,7 @@ def plan_memory(config: RunConfig, machine: Machine) -> MemoryPlan:
     return MemoryPlan(
         places=(Place(name=HERE, memory=machine.memory, parts=tuple(here)), *gpus),
         unknown=None if shape else f"the weights of {config.model.path}, which is not here yet or of another kind",
+        doubt=machine.gpus_doubt,
         row=row,
     )
 
