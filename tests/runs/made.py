@@ -23,6 +23,8 @@ WIDTHS = {
     "num_key_value_heads": 2,
     "vocab_size": 100,
 }
+WEIGHTS = 100 * 32 + 48 * 32 + 32
+"""Numbers of `a_model`."""
 
 
 def a_model(folder: Path, **config: Any) -> Path:

@@ -6,7 +6,7 @@ import os
 from collections import defaultdict
 from collections.abc import Mapping
 
-from agrpo.runs.memory.parts import ADAPTER, MIB, ROW
+from agrpo.runs.memory.parts import MIB, ROW
 from agrpo.runs.memory.plan import TIGHT, MemoryPlan, Place
 from agrpo.runs.memory.rows import RowSize
 
@@ -107,14 +107,14 @@ def _largest_first(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _way(lower: str, size: int, place: Place, row: RowSize) -> str:
-    """How to lower it: with the number that would fit, where one would."""
-    if lower == ROW:
-        room = TIGHT * place.memory.free - (place.likely - size)
-        fitting = int(row.tokens * room / size) // ROUND * ROUND
-        return f"{lower} = {fitting}" if fitting >= max(ROUND, row.sequence) else f"a smaller {lower}"
-    if lower == ADAPTER:
-        return f"{lower} = 16, which trains small matrices alone"
-    return lower if "=" in lower else f"a smaller {lower}"
+    """How to lower it: of rows with the number that would fit, where one would."""
+    if lower != ROW:
+        return lower
+    if row.tokens <= row.sequence:
+        return "a smaller engine.max_completion_length"
+    room = TIGHT * place.memory.free - (place.likely - size)
+    fitting = int(row.tokens * room / size) // ROUND * ROUND
+    return f"{ROW} = {fitting}" if fitting >= max(ROUND, row.sequence) else f"{ROW} below {row.tokens}"
 
 
 def _size(num_bytes: int) -> str:
