@@ -70,6 +70,24 @@ def test_processes_of_the_learner_share_all_but_their_rows(tmp_path: Path):
     assert plan.row.tokens == 50
 
 
+def test_while_several_processes_read_the_model_each_has_the_whole_of_it(tmp_path: Path):
+    what = "the whole model, while 3 processes read it each, or one exports it"
+    three = a_config(tmp_path, workers={"learner_processes": 3}, adapter={"rank": 4})
+    on_gpus = plan_memory(three, a_machine(64, gpus=(24.0, 24.0, 24.0)))
+    assert parts_of(on_gpus, "learner")[what].likely == 3 * 4 * WEIGHTS
+    assert parts_of(on_gpus, "learner")[what].least == 0
+    assert on_gpus.places[1].name == "each of the learner's 3 GPUs"
+    # On CPUs they hold more than that while they train, but for a model that is large beside its rows.
+    assert what not in parts_of(planned(three), "learner")
+    wide = a_model(tmp_path / "large", vocab_size=4, num_hidden_layers=64)
+    tensors = {"model.layers.0.mlp.up_proj.weight": np.zeros((4096, 4096), np.float16)}
+    save_file(tensors, wide / "model.safetensors")
+    large = a_config(tmp_path, wide, workers={"learner_processes": 3}, adapter={"rank": 1})
+    plan = planned(large)
+    during = [part.likely for part in plan.places[0].parts if part.process == "learner" and part.what != "imports"]
+    assert sum(during) == pytest.approx(3 * 4 * 4096**2, abs=3)
+
+
 @pytest.mark.parametrize(("packing", "tokens", "gathered"), [("tree", 100, (26 + 4 * 32) / 50), ("sequence", 256, 1.0)])
 def test_a_row_is_as_full_as_a_step_can_make_it(tmp_path: Path, packing: str, tokens: int, gathered: float):
     row = row_size(a_config(tmp_path, packing={"name": packing}))

@@ -3,6 +3,7 @@
     shape      a model's widths, from its files
     rows       how large rows and rollouts can get
     parts      what each process holds
+    servers    and vLLM's, which the run starts
     machine    what there is
     gpus       and of GPUs, in the learner's eyes
     here       of this machine
