@@ -33,6 +33,26 @@ def test_a_learner_of_several_processes_has_a_gpu_for_each() -> None:
         gpus_of(1, 2, ["-tp=2"], known, learners=5)
 
 
+def test_gpus_are_shared_out_as_the_page_says() -> None:
+    page, known = (
+        (Path(__file__).parents[2] / "docs" / "vllm.md").read_text("utf-8"),
+        [str(index) for index in range(8)],
+    )
+    two = ["--tensor-parallel-size=2"]
+    taken = {
+        asked: [
+            gpus_of(number, 3, two, known, learners=learner_gpus(asked, 8, 3, two))["CUDA_VISIBLE_DEVICES"]
+            for number in (1, 2, 3)
+        ]
+        for asked in (None, 1)
+    }
+    assert learner_gpus(None, 8, 3, two) == 2
+    assert taken == {None: ["2,3", "4,5", "6,7"], 1: ["1,2", "3,4", "5,6"]}
+    told = " ".join(page.split())
+    assert "the learner has 0 and 1, and the servers have 2 and 3, 4 and 5, 6 and 7;" in told
+    assert "the learner has 0, the servers have 1 and 2, 3 and 4, 5 and 6, and 7 is idle" in told
+
+
 def test_too_few_gpus_are_told_with_what_is_needed() -> None:
     with pytest.raises(ConfigError, match="one GPU for the learner and 2 for each server are 5, and 4 can be seen"):
         visible(1, 2, "--tensor-parallel-size=2", gpus=4)
