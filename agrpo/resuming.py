@@ -19,7 +19,7 @@ def take_up(folder: RunFolder, settings: Settings | None = None, *, trains: bool
 
     Every way to go on with a run passes here. `trains`: a learner is among the stages to be started. Raises
     `RecordTooNew` for a run of a newer agrpo, `RunBusy` where a learner is at work, `ConfigError` for other model files or
-    prompts and for settings that decide what comes out of a run.
+    prompts, for settings that decide what comes out of a run, and for a run that takes more memory than is here.
     """
     folder.run_json()  # before anything is waited for
     at_work = learner_at_work(folder) if trains else None
@@ -31,6 +31,8 @@ def take_up(folder: RunFolder, settings: Settings | None = None, *, trains: bool
     runs.check_unchanged(folder)
     if settings is not None:
         _amend(folder, settings)
+    if trains:
+        runs.refuse_too_large(folder)
 
 
 def newest_run(settings: Settings, folder: str | None = None) -> RunFolder | None:

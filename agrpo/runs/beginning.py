@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agrpo.config import RunConfig, Settings
+from agrpo.config import RunConfig, Settings, load_settings
 from agrpo.errors import ConfigError
 from agrpo.queue.filesystems.opening import open_filesystem, probe
 from agrpo.queue.history import newest_done
@@ -17,7 +17,7 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Rewind
 from agrpo.runs.checks import check
 from agrpo.runs.identity import run_document
-from agrpo.runs.memory import machine_here, plan_memory, warnings
+from agrpo.runs.memory import MemoryPlan, machine_here, plan_memory, problems, warnings
 from agrpo.runs.publishing import adapter_sentence, settled
 
 logger = logging.getLogger(__name__)
@@ -45,9 +45,24 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     if "://" not in url:
         url = str(Path(url).absolute())
     probe(open_filesystem(url))
-    for warning in warnings(plan_memory(config, machine_here())):
-        logger.warning(warning)
+    _warn_of_memory(plan_memory(config, machine_here()))
     return RunFolder.create(url, run_document(config, name if folder is None else Path(url).name, now))
+
+
+def refuse_too_large(folder: RunFolder) -> None:
+    """Plan the memory of a run that goes on here. Raises `ConfigError` where it cannot fit; warns where it is tight."""
+    document = folder.document()
+    if "model_digests" not in document:
+        return  # it was not begun by `prepare`
+    plan = plan_memory(RunConfig.build(load_settings(document)), machine_here())
+    if found := problems(plan):
+        raise ConfigError(found)
+    _warn_of_memory(plan)
+
+
+def _warn_of_memory(plan: MemoryPlan) -> None:
+    for warning in warnings(plan):
+        logger.warning(warning)
 
 
 def _tell_of_adapter(config: RunConfig, settings: Settings) -> None:

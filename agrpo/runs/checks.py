@@ -15,7 +15,7 @@ from agrpo.prompts import DatasetRow, messages_of
 from agrpo.registry import nearest
 from agrpo.rewards import check_reward
 from agrpo.runs import memory
-from agrpo.runs.memory.shape import tensor_shapes
+from agrpo.runs.memory.shape import tensor_shapes, weight_files
 from agrpo.runs.serving import check_servers
 
 ROWS_CHECKED = 10_000
@@ -138,7 +138,7 @@ def _check_place(config: RunConfig, place: str) -> list[str]:
 def bytes_needed(config: RunConfig) -> int:
     """Published versions, checkpoints with two moments per weight (one more while writing), and the exports."""
     folder = Path(config.model.path)
-    weights = sum(entry.stat().st_size for entry in folder.glob("*.safetensors")) if folder.is_dir() else 0
+    weights = sum(file.stat().st_size for file in weight_files(folder) if file.is_file())
     exports = _most_exports(config) * (1 if config.checkpoint.save_only_model else 3)
     versions = config.asynchronous.max_staleness + 3
     heads = versions * _head_bytes(config) if config.engine.needs_head else 0

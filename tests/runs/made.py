@@ -23,6 +23,8 @@ WIDTHS = {
     "num_key_value_heads": 2,
     "vocab_size": 100,
 }
+WEIGHTS = 100 * 32 + 48 * 32 + 32
+"""Numbers of `a_model`."""
 
 
 def a_model(folder: Path, **config: Any) -> Path:
@@ -50,9 +52,10 @@ def a_config(place: Path, folder: Path | None = None, **tables: Any) -> RunConfi
     return RunConfig.build(resolve(values=tree))
 
 
-def a_machine(gib: float, free: float | None = None, gpus: tuple[float, ...] = ()) -> Machine:
+def a_machine(gib: float, free: float | None = None, gpus: tuple[float, ...] = (), doubt: str | None = None) -> Machine:
     sizes = [Memory(total=round(size * GIB), free=round(size * GIB)) for size in gpus]
-    return Machine(memory=Memory(total=round(gib * GIB), free=round((free or gib) * GIB)), gpus=tuple(sizes))
+    memory = Memory(total=round(gib * GIB), free=round((free or gib) * GIB))
+    return Machine(memory=memory, gpus=tuple(sizes), gpus_doubt=doubt)
 
 
 def parts_of(plan: MemoryPlan, process: str, place: int = 0) -> dict[str, Part]:

@@ -1,13 +1,11 @@
-"""What memory a machine has: its control group's limits, its GPUs as their driver tells them."""
+"""What memory a machine has, within its control group's limits."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
-
-from agrpo.runs.memory.machine import Memory, machine_here, read_memory
+from agrpo.runs.memory.here import machine_here
+from agrpo.runs.memory.machine import Memory, read_memory
 
 MEMINFO = (
     "MemTotal:       8000000 kB\nMemFree:         100000 kB\nMemAvailable:   6000000 kB\nHugePages_Total:       0\n"
@@ -53,21 +51,6 @@ def test_the_first_version_of_control_groups_is_read_too(tmp_path: Path):
     (place / "memory.usage_in_bytes").write_text("1000000000\n")
     (place.parent / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert read_memory(proc, tmp_path / "groups") == Memory(total=3_000_000_000, free=2_000_000_000)
-
-
-def test_gpus_are_those_that_the_driver_tells_and_the_process_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    driver = tmp_path / "nvidia-smi"
-    driver.write_text("#!/bin/sh\necho '0, GPU-aaaa1111, 81559, 80000'\necho '1, GPU-bbbb2222, 24564, 24000'\n")
-    driver.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu.total // 2**20 for gpu in machine_here().gpus] == [81559, 24564]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert [gpu.free // 2**20 for gpu in machine_here().gpus] == [24000]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa")
-    assert [gpu.total // 2**20 for gpu in machine_here().gpus] == [81559]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert machine_here().gpus == ()
 
 
 def test_this_machine_has_some():

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from agrpo.config import resolve
 from agrpo.errors import ConfigError
@@ -14,10 +17,8 @@ from agrpo.runs import check, prepare
 from agrpo.runs.memory import lines, plan_memory, problems, warnings
 from agrpo.runs.memory.parts import TILE
 from agrpo.runs.memory.rows import row_size
-from tests.runs.made import GIB, a_config, a_machine, a_model, parts_of, planned
+from tests.runs.made import GIB, WEIGHTS, a_config, a_machine, a_model, parts_of, planned
 from tests.stages.walk import settings
-
-WEIGHTS = 100 * 32 + 48 * 32 + 32
 
 
 def test_weights_gradients_and_moments_are_held_in_the_type_of_the_model(tmp_path: Path):
@@ -42,12 +43,49 @@ def test_of_an_adapter_alone_there_are_gradients_and_moments(tmp_path: Path):
     assert parts["AdamW's moments"].likely == 8 * 4 * 80
 
 
+def test_an_adapter_is_held_in_float32_whatever_the_model_is_in(tmp_path: Path):
+    config = a_config(tmp_path, model={"dtype": "bfloat16"}, adapter={"rank": 4, "dora": True, "targets": ["up_proj"]})
+    parts, numbers = parts_of(planned(config), "learner"), 4 * 80 + 48
+    assert parts["weights"].likely == 2 * WEIGHTS + 4 * numbers
+    assert parts["gradients"].likely == 4 * numbers
+    assert parts["AdamW's moments"].likely == 8 * numbers
+
+
+def test_an_adapter_for_other_layers_takes_nothing(tmp_path: Path):
+    parts = parts_of(planned(a_config(tmp_path, adapter={"rank": 4, "targets": ["q_proj"]})), "learner")
+    assert parts["gradients"].likely == 0
+
+
+def test_a_frozen_head_has_no_gradient(tmp_path: Path):
+    whole = parts_of(planned(a_config(tmp_path / "whole")), "learner")["the head's logits"]
+    frozen = parts_of(planned(a_config(tmp_path / "frozen", adapter={"rank": 4})), "learner")["the head's logits"]
+    assert whole.likely - frozen.likely == 4 * 2 * 100 * 32
+
+
 def test_processes_of_the_learner_share_all_but_their_rows(tmp_path: Path):
     plan = planned(a_config(tmp_path, workers={"learner_processes": 2}))
     each = [part for part in plan.places[0].parts if (part.process, part.what) == ("learner", "AdamW's moments")]
     assert [part.likely for part in each] == [4 * WEIGHTS, 4 * WEIGHTS]
     # Half of the two groups' 2 * (26 + 4 * 6) tokens.
     assert plan.row.tokens == 50
+
+
+def test_while_several_processes_read_the_model_each_has_the_whole_of_it(tmp_path: Path):
+    what = "the whole model, while 3 processes read it each, or one exports it"
+    three = a_config(tmp_path, workers={"learner_processes": 3}, adapter={"rank": 4})
+    on_gpus = plan_memory(three, a_machine(64, gpus=(24.0, 24.0, 24.0)))
+    assert parts_of(on_gpus, "learner")[what].likely == 3 * 4 * WEIGHTS
+    assert parts_of(on_gpus, "learner")[what].least == 0
+    assert on_gpus.places[1].name == "each of the learner's 3 GPUs"
+    # On CPUs they hold more than that while they train, but for a model that is large beside its rows.
+    assert what not in parts_of(planned(three), "learner")
+    wide = a_model(tmp_path / "large", vocab_size=4, num_hidden_layers=64)
+    tensors = {"model.layers.0.mlp.up_proj.weight": np.zeros((4096, 4096), np.float16)}
+    save_file(tensors, wide / "model.safetensors")
+    large = a_config(tmp_path, wide, workers={"learner_processes": 3}, adapter={"rank": 1})
+    plan = planned(large)
+    during = [part.likely for part in plan.places[0].parts if part.process == "learner" and part.what != "imports"]
+    assert sum(during) == pytest.approx(3 * 4 * 4096**2, abs=3)
 
 
 @pytest.mark.parametrize(("packing", "tokens", "gathered"), [("tree", 100, (26 + 4 * 32) / 50), ("sequence", 256, 1.0)])
@@ -114,7 +152,7 @@ def test_a_run_that_cannot_fit_is_refused_with_its_numbers_and_what_to_lower(tmp
     plan = plan_memory(config, a_machine(24))
     (told,) = problems(plan)
     assert "this machine, which has 24.0 GiB (learner " in told
-    assert "memory: this run takes at least " in told and "try a smaller step.micro_tokens" in told
+    assert "memory: this run takes at least " in told and "step.micro_tokens below 65536" in told
     assert warnings(plan) == []
 
 
@@ -128,6 +166,41 @@ def test_the_row_that_would_fit_is_said(tmp_path: Path):
         tmp_path, model, step={"groups": 64, "micro_tokens": int(numbers)}, engine={"max_completion_length": 64}
     )
     assert warnings(plan_memory(fitting, a_machine(24))) == []
+
+
+def advice(told: str) -> str:
+    return told.partition("; try ")[2]
+
+
+@pytest.mark.parametrize(
+    ("tables", "offered", "left_out"),
+    [
+        ({}, ['model.dtype = "bfloat16"', "adapter.rank = 16"], ["instead"]),
+        ({"model": {"dtype": "bfloat16"}}, ["adapter.rank = 16"], ["bfloat16"]),
+        (
+            {"model": {"mixed_precision": "bfloat16"}},
+            ['model.dtype = "bfloat16" instead of model.mixed_precision'],
+            ['model.mixed_precision = "bfloat16"'],
+        ),
+        ({"adapter": {"rank": 16}}, ['model.dtype = "bfloat16"'], ["adapter.rank"]),
+    ],
+)
+def test_only_what_changes_something_is_advised(
+    tmp_path: Path, tables: dict[str, Any], offered: list[str], left_out: list[str]
+):
+    model = a_model(tmp_path / "large")
+    save_file({"model.layers.0.mlp.up_proj.weight": np.zeros((8192, 4096), np.float16)}, model / "model.safetensors")
+    config = a_config(tmp_path, model, **tables)
+    (told,) = warnings(plan_memory(config, a_machine(64, free=0.5)))
+    assert [way for way in offered if way not in advice(told)] == []
+    assert [way for way in left_out if way in advice(told)] == []
+
+
+def test_a_row_that_holds_one_sample_alone_is_made_smaller_by_shorter_completions(tmp_path: Path):
+    model = a_model(tmp_path / "wide", hidden_size=2048, intermediate_size=65536, num_hidden_layers=64)
+    long = {"step": {"micro_tokens": 2001}, "engine": {"max_completion_length": 2000, "batch_rollouts": 1}}
+    (told,) = problems(plan_memory(a_config(tmp_path, model, **long), a_machine(2)))
+    assert "a smaller engine.max_completion_length" in advice(told) and "step.micro_tokens" not in advice(told)
 
 
 def test_a_run_is_checked_before_it_is_begun_and_keeps_its_plan(

@@ -40,13 +40,16 @@ def resume(
 
     Example: agrpo resume latest --set stop.max_steps=200
     """
-    from agrpo.config import resolve
+    from agrpo.config import RunConfig, load_settings, resolve
     from agrpo.resuming import take_up
     from agrpo.runs import find, go_back
+    from agrpo.runs.memory import headings, machine_here, plan_memory
 
     found = find(run, runs_dir)
     asked = resolve(values=found.document()["settings"]["tree"], sets=sets) if sets else None
     take_up(found, asked)
+    for line in headings(plan_memory(RunConfig.build(load_settings(found.document())), machine_here())):
+        say(line)
     say(f"run {found.url}")
     if from_step is not None:
         go_back(found, from_step)

@@ -43,12 +43,13 @@ def train(
     from agrpo.config import resolve
     from agrpo.resuming import newest_run, take_up
     from agrpo.runs import prepare, refuse_problems
-    from agrpo.runs.memory import lines, machine_here, plan_memory
+    from agrpo.runs.memory import headings, machine_here, plan_memory
     from agrpo.runs.publishing import adapter_sentence
 
     settings = resolve(file, sets or [])
     config = refuse_problems(settings, folder=folder)
-    say(lines(plan_memory(config, machine_here()))[0])
+    for line in headings(plan_memory(config, machine_here())):
+        say(line)
     run = newest_run(settings, folder) if resume else None
     if run is None:
         ensure_prefect()

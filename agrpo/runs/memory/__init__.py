@@ -3,17 +3,21 @@
     shape      a model's widths, from its files
     rows       how large rows and rollouts can get
     parts      what each process holds
+    servers    and vLLM's, which the run starts
     machine    what there is
+    gpus       and of GPUs, in the learner's eyes
+    here       of this machine
     plan       both held against each other, place by place
     telling    as people read it
 
-A run is refused only where what it takes at any rate is more than there is.
+A run is refused only where what it takes at any rate is more than there is, and both are known.
 """
 
-from agrpo.runs.memory.machine import Machine, Memory, machine_here
+from agrpo.runs.memory.here import machine_here
+from agrpo.runs.memory.machine import Machine, Memory
 from agrpo.runs.memory.parts import Part
 from agrpo.runs.memory.plan import MemoryPlan, Place, plan_memory
-from agrpo.runs.memory.telling import lines, problems, warnings
+from agrpo.runs.memory.telling import headings, lines, problems, warnings
 
 __all__ = [
     "Machine",
@@ -21,6 +25,7 @@ __all__ = [
     "MemoryPlan",
     "Part",
     "Place",
+    "headings",
     "lines",
     "machine_here",
     "plan_memory",

@@ -1,15 +1,11 @@
-"""What memory there is: of this machine, within what its control group allows, and of its NVIDIA GPUs."""
+"""What memory there is: of a machine, within what its control group allows, and of its GPUs."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ASK_SECONDS = 20.0
 UNLIMITED = 2**60
 """A control group without a limit names a number as large as this."""
 
@@ -30,12 +26,9 @@ class Machine:
 
     memory: Memory
     gpus: tuple[Memory, ...] = ()
-    """Those that this process sees, in order."""
-
-
-def machine_here() -> Machine:
-    """This machine."""
-    return Machine(memory=read_memory(Path("/proc"), Path("/sys/fs/cgroup")), gpus=_gpus_here(os.environ))
+    """Those that the learner's process will see, in order."""
+    gpus_doubt: str | None = None
+    """Why it may see others; None: it is sure."""
 
 
 def read_memory(proc: Path, groups: Path) -> Memory:
@@ -90,31 +83,3 @@ def _reclaimable(stat: Path) -> int:
         return 0
     counts = {name: int(value) for name, value in lines}
     return counts.get("total_inactive_file", counts.get("inactive_file", 0))
-
-
-def _gpus_here(inherited: Mapping[str, str]) -> tuple[Memory, ...]:
-    """Empty where there is no NVIDIA driver, or `CUDA_VISIBLE_DEVICES` hides all."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    asked = ["nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.free", "--format=csv,noheader,nounits"]
-    told = subprocess.run(asked, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
-    rows = (
-        [[word.strip() for word in line.split(",")] for line in told.stdout.splitlines()]
-        if told.returncode == 0
-        else []
-    )
-    found = [
-        (index, uuid, Memory(total=int(total) * 2**20, free=int(free) * 2**20))
-        for index, uuid, total, free in rows
-        if total.isdecimal() and free.isdecimal()
-    ]
-    visible = inherited.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return tuple(memory for _, _, memory in found)
-    named = [name.strip() for name in visible.split(",") if name.strip()]
-    return tuple(
-        memory
-        for name in named
-        for index, uuid, memory in found
-        if name == index or (len(name) > 4 and uuid.startswith(name))
-    )

@@ -14,8 +14,10 @@ from agrpo.runs.memory.shape import ModelShape
 
 MIB = 2**20
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-ROW, ADAPTER = "step.micro_tokens", "adapter.rank"
-NARROW, RECOMPUTE = 'model.dtype = "bfloat16"', "model.activation_checkpointing = true"
+ADAPTER_BYTES = 4
+"""Of a number of an adapter, whatever the model's are in."""
+ROW, RECOMPUTE = "step.micro_tokens", "model.activation_checkpointing = true"
+SMALL_MATRICES = "adapter.rank = 16, which trains small matrices alone"
 SPARE = 1.25
 """What an allocator keeps beside what is in use."""
 LEAST_ROW = 1 / 8
@@ -71,30 +73,32 @@ def exact(process: str, what: str, size: float, *lower: str) -> Part:
     return Part(process=process, what=what, likely=round(size), least=round(size), lower=lower)
 
 
-def _passing(what: str, size: float) -> Part:
-    """Something of the learner's that is not always there."""
-    return Part(process="learner", what=what, likely=round(size), least=0)
+def passing(process: str, what: str, size: float, *lower: str) -> Part:
+    """A part that is not always there."""
+    return Part(process=process, what=what, likely=round(size), least=0, lower=lower)
+
+
+def has_adapter(config: RunConfig) -> bool:
+    """Whether the model's own weights, its head among them, are frozen."""
+    return config.adapter.rank is not None
 
 
 def training_parts(config: RunConfig, shape: ModelShape, row: RowSize, *, ranks: int, on_gpu: bool) -> list[Part]:
     """Of one process of the learner that has `ranks` of them, where its weights are."""
     held, computed = BYTES[config.model.dtype], BYTES[config.model.served_dtype]
-    lower = ADAPTER if config.adapter.rank is None else NARROW
-    trained = _num_trained(config, shape)
+    added = _num_added(config, shape)
+    trained = ADAPTER_BYTES * added if has_adapter(config) else held * shape.num_weights
+    fewer = _fewer_trained(config)
+    weights = held * shape.num_weights + ADAPTER_BYTES * added
     parts = [
-        exact(
-            "learner",
-            "weights",
-            held * (shape.num_weights + _num_added(config, shape)) / ranks,
-            NARROW,
-        ),
-        exact("learner", "gradients", held * trained / ranks, lower),
-        exact("learner", "AdamW's moments", 2 * held * trained / ranks, lower),
+        exact("learner", "weights", weights / ranks, *_narrower(config)),
+        exact("learner", "gradients", trained / ranks, *fewer),
+        exact("learner", "AdamW's moments", 2 * trained / ranks, *fewer),
     ]
     if ranks > 1:
-        parts.append(_passing("weights made whole for a layer and the head", held * _largest_whole(shape)))
+        parts.append(passing("learner", "weights made whole for a layer and the head", held * _largest_whole(shape)))
     if computed < held:
-        parts.append(_passing("weights in the type computed in", computed * shape.num_weights / ranks))
+        parts.append(passing("learner", "weights in the type computed in", computed * shape.num_weights / ranks))
     recomputed = on_gpu if config.model.activation_checkpointing is None else config.model.activation_checkpointing
     activations = row.tokens * _bytes_per_token(config, shape, row, recomputed=recomputed) * SPARE
     parts.append(
@@ -107,35 +111,49 @@ def training_parts(config: RunConfig, shape: ModelShape, row: RowSize, *, ranks:
         )
     )
     positions = min(row.tokens, TILE_POSITIONS, max(1, TILE // shape.vocabulary))
-    head = 4 * (TILES * positions * shape.vocabulary + 2 * shape.vocabulary * shape.hidden)
+    gradient = 0 if has_adapter(config) else 2 * shape.vocabulary * shape.hidden
+    head = 4 * (TILES * positions * shape.vocabulary + gradient)
     return [*parts, Part(process="learner", what="the head's logits", likely=head, least=round(head * LEAST_ROW))]
 
 
 def engine_parts(config: RunConfig, shape: ModelShape, row: RowSize) -> list[Part]:
     """Of a generator that decodes itself."""
     size = BYTES[config.model.served_dtype]
-    weights = exact("generator", "weights", size * shape.num_weights, 'model.mixed_precision = "bfloat16"')
-    kept = row.in_flight * row.sequence * 2 * shape.keys * shape.layers * size
+    weights = exact("generator", "weights", size * shape.num_weights, *_narrower_served(config))
+    kept = SPARE * row.in_flight * row.sequence * 2 * shape.keys * shape.layers * size
     logits = 3 * 4 * row.in_flight * shape.vocabulary
-    return [
-        weights,
-        Part(
-            process="generator",
-            what=f"keys and values of {row.in_flight} rollouts",
-            likely=round(SPARE * kept) + logits,
-            least=0,
-            lower=("engine.batch_rollouts",),
-        ),
-    ]
-
-
-def _num_trained(config: RunConfig, shape: ModelShape) -> int:
-    return shape.num_weights if config.adapter.rank is None else _num_added(config, shape)
+    fewer = (f"engine.batch_rollouts below {row.in_flight}",) if row.in_flight > 1 else ()
+    return [weights, passing("generator", f"keys and values of {row.in_flight} rollouts", kept + logits, *fewer)]
 
 
 def _num_added(config: RunConfig, shape: ModelShape) -> int:
-    """Numbers of an adapter, as if it stood beside every matrix of the layers."""
-    return (config.adapter.rank or 0) * shape.linear_inputs
+    """Numbers of an adapter: two matrices beside each that it is for, and with DoRA the length of every output's row."""
+    rank = config.adapter.rank
+    if rank is None:
+        return 0
+    chosen = shape.adapted(config.adapter.targets)
+    return sum(rank * (each.read + each.given) + (each.given if config.adapter.dora else 0) for each in chosen)
+
+
+def _narrower(config: RunConfig) -> tuple[str, ...]:
+    """The setting by which weights are held in fewer bytes, if one does."""
+    if config.model.dtype != "float32":
+        return ()
+    instead = " instead of model.mixed_precision" if config.model.mixed_precision else ""
+    return (f'model.dtype = "bfloat16"{instead}',)
+
+
+def _narrower_served(config: RunConfig) -> tuple[str, ...]:
+    """The same of weights that are served."""
+    return () if config.model.served_dtype != "float32" else ('model.mixed_precision = "bfloat16"',)
+
+
+def _fewer_trained(config: RunConfig) -> tuple[str, ...]:
+    """Settings by which what is trained takes less."""
+    rank = config.adapter.rank
+    if rank is None:
+        return (*_narrower(config), SMALL_MATRICES)
+    return (f"adapter.rank below {rank}",) if rank > 1 else ()
 
 
 def _largest_whole(shape: ModelShape) -> int:

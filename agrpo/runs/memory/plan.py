@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agrpo.config import RunConfig
-from agrpo.engines.serving_vllm.command import CPU_KV_CACHE_BYTES
 from agrpo.engines.serving_vllm.devices import learner_gpus
-from agrpo.engines.serving_vllm.environment import find_installation
 from agrpo.engines.transformers import Transformers
 from agrpo.engines.vllm import Vllm
-from agrpo.errors import MissingPackage
 from agrpo.runs.memory.machine import Machine, Memory
-from agrpo.runs.memory.parts import BYTES, IMPORTS, MIB, Part, engine_parts, exact, fixed, training_parts
+from agrpo.runs.memory.parts import BYTES, IMPORTS, MIB, Part, engine_parts, fixed, passing, training_parts
 from agrpo.runs.memory.rows import RowSize, row_size
+from agrpo.runs.memory.servers import server_parts, shared_gpu_parts
 from agrpo.runs.memory.shape import ModelShape, read_shape
 
 TIGHT = 0.85
@@ -59,12 +56,15 @@ class MemoryPlan:
     places: tuple[Place, ...]
     unknown: str | None = None
     """What nothing could be said of, and why."""
+    doubt: str | None = None
+    """Why the learner may find other GPUs than are planned for: such a plan refuses nothing."""
     row: RowSize
 
     def document(self) -> dict[str, Any]:
         """Plain values, for `run.json`: bytes."""
         return {
             "unknown": self.unknown,
+            "doubt": self.doubt,
             "places": [
                 {
                     "name": place.name,
@@ -86,13 +86,18 @@ def plan_memory(config: RunConfig, machine: Machine) -> MemoryPlan:
     ranks = _ranks(config, machine)
     row = row_size(config, ranks=ranks)
     training = training_parts(config, shape, row, ranks=ranks, on_gpu=on_gpu) if shape else []
-    gpus = [Place(name=_gpu_name(ranks), memory=machine.gpus[0], parts=(_context(), *training))] if on_gpu else []
-    here = [*_learners(config, shape, ranks, on_gpu=on_gpu), *_others(config)]
-    here += [] if on_gpu else [part for part in training for _ in range(ranks)]
+    training_here = [] if on_gpu else training
+    here = [*_imports(config, ranks, on_gpu=on_gpu), *(part for part in training_here for _ in range(ranks))]
+    here += _whole_models(config, shape, training_here, ranks, on_gpu=on_gpu)
     here += _generators(config, shape, row, on_gpu=on_gpu)
+    places = [Place(name=HERE, memory=machine.memory, parts=tuple(here))]
+    if on_gpu:
+        parts = (_context(), *training, *_servers_beside(config, shape, machine))
+        places.append(Place(name=_gpu_name(ranks), memory=machine.gpus[0], parts=parts))
     return MemoryPlan(
-        places=(Place(name=HERE, memory=machine.memory, parts=tuple(here)), *gpus),
-        unknown=None if shape else f"the weights of {config.model.path}, which is not here yet or of another kind",
+        places=tuple(places),
+        unknown=None if shape else f"the weights of {config.model.path}, which are not all here yet or of another kind",
+        doubt=machine.gpus_doubt,
         row=row,
     )
 
@@ -113,22 +118,33 @@ def _context() -> Part:
     return fixed("learner", "the driver and torch", IMPORTS.gpu_context)
 
 
-def _learners(config: RunConfig, shape: ModelShape | None, ranks: int, *, on_gpu: bool) -> list[Part]:
-    """What the learner's processes hold in the machine's memory, wherever they train."""
-    parts = [fixed("learner", "imports", ranks * (IMPORTS.learner + (IMPORTS.driver if on_gpu else 0)))]
-    if on_gpu and shape is not None:
-        size = BYTES[config.model.served_dtype] * shape.num_weights
-        parts.append(Part(process="learner", what="weights on their way out", likely=size, least=0))
-    return parts
-
-
-def _others(config: RunConfig) -> list[Part]:
+def _imports(config: RunConfig, ranks: int, *, on_gpu: bool) -> list[Part]:
+    """What all processes hold before any has a model."""
     scorers, judges = config.workers.scorers, config.workers.scorers * len(config.rewards)
     return [
+        fixed("learner", "imports", ranks * (IMPORTS.learner + (IMPORTS.driver if on_gpu else 0))),
         fixed("scorer", "imports, and the children that judge", scorers * IMPORTS.scorer + judges * IMPORTS.judge),
         fixed("recorder", "imports and database", IMPORTS.recorder),
         fixed("flow", "imports, and a server of Prefect", IMPORTS.flow + IMPORTS.prefect),
     ]
+
+
+def _whole_models(
+    config: RunConfig, shape: ModelShape | None, training: Sequence[Part], ranks: int, *, on_gpu: bool
+) -> list[Part]:
+    """What the learner takes of the machine for a moment: every process reads the whole model, and rank 0 exports it.
+
+    `training`: of one process, where that lies in the machine's memory too. Its parts are not there while a model is read;
+    while one is exported weights and moments are. What exceeds them is more.
+    """
+    if shape is None or not (on_gpu or ranks > 1):
+        return []
+    whole = BYTES[config.model.dtype] * shape.num_weights
+    sizes = {part.what: ranks * part.likely for part in training}
+    kept = sizes.get("weights", 0) + sizes.get("AdamW's moments", 0)
+    most = max(ranks * whole, kept + whole) - sum(sizes.values())
+    who = "it is read" if ranks == 1 else f"{ranks} processes read it each, or one exports it"
+    return [passing("learner", f"the whole model, while {who}", most)] if most > 0 else []
 
 
 def _generators(config: RunConfig, shape: ModelShape | None, row: RowSize, *, on_gpu: bool) -> list[Part]:
@@ -138,39 +154,13 @@ def _generators(config: RunConfig, shape: ModelShape | None, row: RowSize, *, on
         imports = IMPORTS.generator + (IMPORTS.driver if on_gpu else 0)
         return [fixed("generator", "imports", count * imports), *(part for part in each for _ in range(count))]
     parts = [fixed("generator", "imports", count * IMPORTS.scorer)]
-    if isinstance(engine, Vllm) and engine.serve and _on_cpu(engine):
-        parts += [part for _ in range(engine.replicas) for part in _server(config, engine, shape)]
-    return parts
+    return [*parts, *(server_parts(engine, config, shape) if isinstance(engine, Vllm) and engine.serve else [])]
 
 
-def _on_cpu(engine: Vllm) -> bool:
-    try:
-        return find_installation(engine.environment).on_cpu
-    except MissingPackage:
-        return False  # said by the checks of the servers
-
-
-def _server(config: RunConfig, engine: Vllm, shape: ModelShape | None) -> list[Part]:
-    """A server of the run's own whose memory is the machine's. On a GPU vLLM refuses by itself what does not fit."""
-    weights = BYTES[config.model.served_dtype] * shape.num_weights if shape else 0
-    cache = _said(engine.arguments, "--kv-cache-memory-bytes") or CPU_KV_CACHE_BYTES
-    return [
-        fixed("server", "imports", IMPORTS.server),
-        exact("server", "weights", weights),
-        Part(process="server", what="keys and values", likely=cache, least=0, lower=(_CACHE,)),
-    ]
-
-
-_CACHE = 'engine.arguments = ["--kv-cache-memory-bytes=…"]'
-
-
-def _said(arguments: Sequence[str], name: str) -> int | None:
-    for argument, following in itertools.pairwise([*arguments, ""]):
-        said, _, inline = argument.partition("=")
-        value = inline or following
-        if said.replace("_", "-") == name and value.isdecimal():
-            return int(value)
-    return None
+def _servers_beside(config: RunConfig, shape: ModelShape | None, machine: Machine) -> list[Part]:
+    engine = config.engine
+    serves = isinstance(engine, Vllm) and engine.serve
+    return shared_gpu_parts(engine, config, shape, machine.gpus) if serves else []
 
 
 __all__ = ["MIB", "MemoryPlan", "Place", "plan_memory"]

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agrpo.config import ModelSection
 
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_OUT_OF_REACH = re.compile(
+    r"embed|head|\.experts\.|(^|\.)(router|mlp\.gate|block_sparse_moe\.gate)\.weight$"
+    r"|(^|\.)(visual|vision_tower|vision_model|multi_modal_projector)\."
+)
+"""Matrices that no adapter can stand beside: of experts, which are one tensor in memory, of what chooses among them, and of
+parts that see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widths:
+    """Of a matrix."""
+
+    read: int
+    """Numbers that it reads of a token."""
+    given: int
+    """And gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +49,22 @@ class ModelShape:
     inner: int
     """Width inside the feed-forward part, of all experts together that one token is sent to."""
     vocabulary: int
-    linear_inputs: int
-    """Sum of the widths that the layers' matrices read and give, over all layers: an adapter of rank r has r times as many."""
+    matrices: Mapping[str, Widths]
+    """Layers that an adapter can stand beside, by name."""
+
+    def adapted(self, targets: Sequence[str] | str) -> list[Widths]:
+        """Those that `adapter.targets` means: a whole name, or its end after a dot."""
+        if isinstance(targets, str):
+            return list(self.matrices.values())
+        return [
+            widths
+            for name, widths in self.matrices.items()
+            if any(name == target or name.endswith(f".{target}") for target in targets)
+        ]
 
 
 def read_shape(model: ModelSection) -> ModelShape | None:
-    """Of a model that lies here, as a folder or in the hub's cache. None: it does not, or its config is of another kind."""
+    """Of a model that lies here, as a folder or in the hub's cache. None: not all of it does, or its config is of another kind."""
     folder = _folder(model)
     if folder is None:
         return None
@@ -56,20 +84,35 @@ def read_shape(model: ModelSection) -> ModelShape | None:
         keys=size * (config.get("num_key_value_heads") or config["num_attention_heads"]),
         inner=_inner(config),
         vocabulary=config["vocab_size"],
-        linear_inputs=sum(
-            sum(shape)
+        matrices={
+            name.removesuffix(".weight"): Widths(read=shape[1], given=shape[0])
             for name, shape in tensors.items()
-            if len(shape) == 2 and "embed" not in name and "head" not in name
-        ),
+            if len(shape) == 2 and name.endswith(".weight") and not _OUT_OF_REACH.search(name)
+        },
     )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers loads a model's weights from: one, or those of an index, which may not all be there.
+
+    A folder that has neither is none that it loads; then all are meant. Beside them there may be the same weights in
+    another layout (`consolidated.safetensors`).
+    """
+    if (folder / WHOLE).is_file():
+        return [folder / WHOLE]
+    try:
+        index = json.loads((folder / INDEX).read_text("utf-8"))
+        return [folder / name for name in sorted({*index["weight_map"].values()})]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return sorted(folder.glob("*.safetensors"))
+
+
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Shape of every tensor in the model's files, without reading it. Empty where a file cannot be read."""
+    """Shape of every tensor in the model's files, without reading it. Empty where a file is absent or cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     found: dict[str, tuple[int, ...]] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in weight_files(folder):
         try:
             with safe_open(file, framework="numpy") as stored:
                 found |= {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}
