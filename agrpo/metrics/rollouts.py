@@ -38,8 +38,12 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
 
 
 def _pace(facts: StepFacts) -> dict[str, float | None]:
-    """As the generator was doing when it began each group; a wait is of the groups that waited."""
+    """As the generator was doing when it began each group; a wait is of the groups that waited.
+
+    A generator's waits follow one another, each with one limit, so their sum is how long it was held.
+    """
     paces = [group.pace for group in facts.consumed if group.pace]
+    seconds = facts.timings.step_seconds * facts.num_generators if paces else 0.0
     return {
         "rollout/concurrency": mean(pace.concurrency for pace in paces),
         "rollout/concurrency_cap": mean(pace.concurrency_cap for pace in paces),
@@ -47,6 +51,10 @@ def _pace(facts: StepFacts) -> dict[str, float | None]:
         "rollout/load_wait_s": _mean_wait(pace.load_wait_seconds for pace in paces),
         "rollout/ceiling_wait_s": _mean_wait(pace.ceiling_wait_seconds for pace in paces),
         "rollout/score_block_s": _mean_wait(pace.score_block_seconds for pace in paces),
+        "rollout/backpressure_frac": ratio(sum(pace.backpressure_seconds or 0.0 for pace in paces), seconds),
+        "rollout/load_wait_frac": ratio(sum(pace.load_wait_seconds or 0.0 for pace in paces), seconds),
+        "rollout/ceiling_wait_frac": ratio(sum(pace.ceiling_wait_seconds or 0.0 for pace in paces), seconds),
+        "rollout/score_block_frac": ratio(sum(pace.score_block_seconds or 0.0 for pace in paces), seconds),
     }
 
 

@@ -137,6 +137,13 @@ def test_what_no_step_of_a_window_has_is_absent(finished: RunFolder):
     assert {"rollout/backpressure_s", "perf/weight_sync_s"} & last.keys() == set()
 
 
+def test_a_limits_share_is_all_waits_over_all_seconds(finished: RunFolder):
+    first, last = windows(finished, 2)
+    # Of two generators.
+    assert first["rollout/backpressure_frac"] == (0.5 + 1.5) / (2 * (4 + 12))
+    assert (last["rollout/backpressure_frac"], last["rollout/score_block_frac"]) == (0.0, 0.0)
+
+
 @pytest.mark.spec("A-318", "A-320", "A-321", "A-322", "A-323", "A-324")
 def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters_are_summed(tmp_path: Path):
     folder = new_run(tmp_path / "run")
