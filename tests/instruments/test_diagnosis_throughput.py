@@ -60,6 +60,14 @@ def test_a_live_cap_below_the_ceiling_is_the_servers_load():
     assert rules(flow(wait=1.0, pressure=0.0, queue=0, concurrency=121, cap=128)) == ["A-113"]
 
 
+@pytest.mark.parametrize(
+    ("wait", "change"), [(0.79, "Nothing."), (0.8, "Give the server more memory or another replica.")]
+)
+def test_a_loaded_server_is_to_be_relieved_only_where_training_waits(wait: float, change: str):
+    (finding,) = flow(wait=wait, pressure=0.0, queue=0, concurrency=122, cap=128)
+    assert (finding.rule, finding.change) == ("A-111", change)
+
+
 def test_the_servers_load_is_told_with_the_wait_and_the_cache_and_yields_to_a_longer_wait_for_run_ahead():
     more = {"concurrency": 128, "cap": 128, "vllm_kv_cache_usage_frac": 0.83, "vllm_queued_requests": 3.2}
     (finding,) = flow(wait=1.0, pressure=0.3, queue=0, load_wait=0.3, **more)

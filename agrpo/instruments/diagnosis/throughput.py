@@ -83,7 +83,9 @@ def _server_load(evidence: Evidence, flow: Flow) -> Finding | None:
         title="The server's load is the limit",
         reading=f"{flow.concurrency:.0f} rollouts are in flight where the live cap is {flow.cap:.0f} and "
         f"async.max_concurrent_rollouts is {limit}.{_held(flow.load_seconds)}{_servers(evidence)} {_training_waits(flow)}.",
-        change=f"Give the server more memory or another replica{_less_to_do(evidence)}.",
+        change=NOTHING
+        if flow.wait < HIGH
+        else f"Give the server more memory or another replica{_less_to_do(evidence)}.",
     )
 
 
