@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agrpo.metrics import StepFacts, mean, ratio
 from agrpo.records.pace import Pace
@@ -63,16 +63,22 @@ def _mean_wait(waits: Iterable[float | None]) -> float | None:
 
 
 def _servers(facts: StepFacts) -> dict[str, float | None]:
-    """As the engine's servers said while each group came about; nothing where they said nothing."""
-    paces = [group.pace for group in facts.consumed if group.pace and group.pace.num_polls]
-    if not paces:
-        return {}
+    """As the engine's servers said while each group came about; where they said nothing, how often they were asked again."""
+    paces = [group.pace for group in facts.consumed if group.pace]
+    retries = [pace.retries for pace in paces if pace.retries is not None]
+    told = [pace for pace in paces if pace.num_polls]
+    return {
+        "rollout/vllm_retry_count": sum(retries) if retries else None,
+        **(_polled(told) if told else {}),
+    }
+
+
+def _polled(paces: Sequence[Pace]) -> dict[str, float | None]:
     return {
         "rollout/vllm_kv_cache_usage_frac": _over_polls((pace, pace.kv_cache_usage) for pace in paces),
         "rollout/vllm_running_requests": _over_polls((pace, pace.running_requests) for pace in paces),
         "rollout/vllm_queued_requests": _over_polls((pace, pace.queued_requests) for pace in paces),
         "rollout/vllm_preemption_count": sum(pace.preemptions or 0 for pace in paces),
-        "rollout/vllm_retry_count": sum(pace.retries or 0 for pace in paces),
     }
 
 

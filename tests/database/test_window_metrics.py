@@ -152,7 +152,7 @@ def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters
     for ticket, (polls, usage) in enumerate([(1, 0.9), (3, 0.5)]):
         pace = Pace(num_polls=polls, kv_cache_usage=usage, preemptions=2, score_block_seconds=ticket + 1.0, **common)
         add_group(folder, ticket, pace=pace)
-    add_group(folder, 2, pace=Pace(concurrency=4, concurrency_cap=8))
+    add_group(folder, 2, pace=Pace(concurrency=4, concurrency_cap=8, retries=3))
     for ticket in range(3):
         add_scores(folder, ticket)
         add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket], version=ticket), 6 * (ticket + 1))
@@ -160,9 +160,11 @@ def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters
     (whole,) = windows(folder, 3)
     told = {name.removeprefix("rollout/vllm_"): value for name, value in whole.items() if "vllm_" in name}
     assert told.pop("kv_cache_usage_frac") == pytest.approx((0.9 + 3 * 0.5) / 4)
-    assert told == {"running_requests": 4.0, "queued_requests": 0.0, "preemption_count": 4.0, "retry_count": 2.0}
+    assert told == {"running_requests": 4.0, "queued_requests": 0.0, "preemption_count": 4.0, "retry_count": 5.0}
     assert whole["rollout/score_block_s"] == 1.5
-    assert not [name for name in windows(folder, 1)[2] if "vllm_" in name]
+    assert {name: value for name, value in windows(folder, 1)[2].items() if "vllm_" in name} == {
+        "rollout/vllm_retry_count": 3.0
+    }
 
 
 def test_a_window_of_one_is_a_step(finished: RunFolder):

@@ -79,6 +79,8 @@ def test_what_servers_said_is_averaged_over_polls_and_counters_are_summed():
     assert measures.pop("kv_cache_usage_frac") == pytest.approx(0.6)
     assert measures == {"running_requests": 5.0, "queued_requests": 1.5, "preemption_count": 3.0, "retry_count": 2.0}
     assert family(measured(groups[2:]), "rollout/vllm_") == {}
+    silent = scored(3, {"a": [1.0, 0.0]}, pace=Pace(concurrency=4, concurrency_cap=4, retries=5))
+    assert family(measured([*groups[2:], silent]), "rollout/vllm_") == {"retry_count": 5.0}
 
 
 def _told(*, num_polls: int, usage: float, running: float, queued: float, preemptions: int, retries: int) -> Pace:
