@@ -18,7 +18,7 @@ NUM_ROWS = 20
 """Newest steps in the table."""
 UNITS = (
     "length in tokens per completion, entropy in nats, staleness in versions, equal: groups whose rewards are all equal, "
-    "held by: the limit for which groups waited longest to begin"
+    "held by: the limit that kept generation waiting longest"
 )
 """Said above the table, since Prefect's page has no room for them in its columns."""
 ABSENT = "–"

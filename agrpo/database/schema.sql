@@ -116,12 +116,12 @@ COMMENT ON COLUMN groups.interval_seconds IS 'Since the generator''s group befor
 COMMENT ON COLUMN groups.load_wait_seconds IS 'How long the group could not begin because the load cap was reached, below the hard ceiling; NULL: it did not wait.';
 COMMENT ON COLUMN groups.ceiling_wait_seconds IS 'How long because async.max_concurrent_rollouts were in flight; NULL: it did not wait.';
 COMMENT ON COLUMN groups.score_block_seconds IS 'How long because async.scoring_queue groups waited for scores; NULL: it did not wait.';
-COMMENT ON COLUMN groups.num_polls IS 'How often the engine''s servers said how full they are in the group''s interval; 0: the columns after it are NULL.';
+COMMENT ON COLUMN groups.num_polls IS 'How often the engine''s servers said how full they are in the group''s interval; 0: the columns after it but retries are NULL.';
 COMMENT ON COLUMN groups.kv_cache_usage IS 'Share of the KV cache in use of the fullest server, mean over these polls.';
 COMMENT ON COLUMN groups.running_requests IS 'Requests being decoded, over all servers, mean over these polls.';
 COMMENT ON COLUMN groups.queued_requests IS 'Requests accepted and not scheduled, over all servers, mean over these polls.';
 COMMENT ON COLUMN groups.preemptions IS 'By how much the servers'' number of preemptions rose in the interval.';
-COMMENT ON COLUMN groups.retries IS 'Requests that were asked again in the interval.';
+COMMENT ON COLUMN groups.retries IS 'Requests that were asked again in the interval, as the engine counts them; NULL: it has no servers, or was not asked.';
 
 CREATE TABLE rollouts (
     ticket BIGINT NOT NULL,

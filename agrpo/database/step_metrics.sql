@@ -22,11 +22,17 @@ COMMENT ON MACRO once IS 'In step_totals: what the step has once.';
 CREATE MACRO sum_of_all(items, others) AS CASE WHEN count(items) = count(others) THEN coalesce(sum(items), 0) END;
 COMMENT ON MACRO sum_of_all IS 'In step_totals: a sum of a GROUP BY, where it is known of every row that has the other; else NULL.';
 
+CREATE MACRO share_of_time(items, seconds, known) AS
+    {'total': coalesce(sum(items), 0)::DOUBLE, 'weight': CASE WHEN count(known) > 0 THEN any_value(seconds) END::DOUBLE};
+COMMENT ON MACRO share_of_time IS 'In step_totals: the share of the seconds of a GROUP BY that items took, where rows with the third are known.';
+
 CREATE VIEW step_totals AS
 WITH finished AS (
     SELECT
         *, NOT empty AS updated, forward_seconds + backward_seconds AS compute_seconds,
-        (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens
+        (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens,
+        step_seconds * coalesce((SELECT any_value(settings->>'$.workers.generators')::DOUBLE FROM runs), 1)
+            AS generators_seconds
     FROM live_steps
 ),
 consumed AS (
@@ -144,6 +150,10 @@ group_measures AS (
         mean_over(load_wait_seconds) AS "rollout/load_wait_s",
         mean_over(ceiling_wait_seconds) AS "rollout/ceiling_wait_s",
         mean_over(score_block_seconds) AS "rollout/score_block_s",
+        share_of_time(backpressure_seconds, generators_seconds, concurrency) AS "rollout/backpressure_frac",
+        share_of_time(load_wait_seconds, generators_seconds, concurrency) AS "rollout/load_wait_frac",
+        share_of_time(ceiling_wait_seconds, generators_seconds, concurrency) AS "rollout/ceiling_wait_frac",
+        share_of_time(score_block_seconds, generators_seconds, concurrency) AS "rollout/score_block_frac",
         weighted_mean_over(kv_cache_usage, CASE WHEN num_polls > 0 THEN num_polls END)
             AS "rollout/vllm_kv_cache_usage_frac",
         weighted_mean_over(running_requests, CASE WHEN num_polls > 0 THEN num_polls END)

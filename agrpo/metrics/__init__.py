@@ -45,6 +45,7 @@ class StepFacts:
     timings: StepTimings
     peak_flops_per_second: float | None = None
     """Most that all training devices together can do. None: unknown."""
+    num_generators: int = 1
 
     @property
     def num_forwarded_tokens(self) -> int:

@@ -67,6 +67,7 @@ _SAMPLES = "trained samples"
 _ENDED = "rollouts that the model ended"
 _UPDATES = "steps that trained"
 _STEP_TIME = "wall seconds of the steps"
+_GENERATORS_TIME = "wall seconds of the steps, for each generator"
 _SYNCS = "weight syncs"
 _PARTED = "weight syncs of steps that have it"
 _WAITED = "groups that waited"
@@ -181,6 +182,10 @@ MEASURES: tuple[Measure, ...] = (
     _measure(
         "rollout/ceiling_wait_s", "s", "agrpo", _WAITED, "Could not begin: `async.max_concurrent_rollouts` was reached."
     ),
+    _measure("rollout/backpressure_frac", "share", "agrpo", _GENERATORS_TIME, "No group could begin: run-ahead."),
+    _measure("rollout/load_wait_frac", "share", "agrpo", _GENERATORS_TIME, "The same: the live cap."),
+    _measure("rollout/ceiling_wait_frac", "share", "agrpo", _GENERATORS_TIME, "The same: the hard ceiling."),
+    _measure("rollout/score_block_frac", "share", "agrpo", _GENERATORS_TIME, "The same: the scoring queue."),
     _measure(
         "rollout/vllm_retry_count", "requests", "A-320", "requests", "Asked again: no answer, or none that is whole."
     ),

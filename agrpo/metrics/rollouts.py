@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from agrpo.metrics import StepFacts, mean, ratio
 from agrpo.records.pace import Pace
@@ -38,8 +38,12 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
 
 
 def _pace(facts: StepFacts) -> dict[str, float | None]:
-    """As the generator was doing when it began each group; a wait is of the groups that waited."""
+    """As the generator was doing when it began each group; a wait is of the groups that waited.
+
+    A generator's waits follow one another, each with one limit, so their sum is how long it was held.
+    """
     paces = [group.pace for group in facts.consumed if group.pace]
+    seconds = facts.timings.step_seconds * facts.num_generators if paces else 0.0
     return {
         "rollout/concurrency": mean(pace.concurrency for pace in paces),
         "rollout/concurrency_cap": mean(pace.concurrency_cap for pace in paces),
@@ -47,6 +51,10 @@ def _pace(facts: StepFacts) -> dict[str, float | None]:
         "rollout/load_wait_s": _mean_wait(pace.load_wait_seconds for pace in paces),
         "rollout/ceiling_wait_s": _mean_wait(pace.ceiling_wait_seconds for pace in paces),
         "rollout/score_block_s": _mean_wait(pace.score_block_seconds for pace in paces),
+        "rollout/backpressure_frac": ratio(sum(pace.backpressure_seconds or 0.0 for pace in paces), seconds),
+        "rollout/load_wait_frac": ratio(sum(pace.load_wait_seconds or 0.0 for pace in paces), seconds),
+        "rollout/ceiling_wait_frac": ratio(sum(pace.ceiling_wait_seconds or 0.0 for pace in paces), seconds),
+        "rollout/score_block_frac": ratio(sum(pace.score_block_seconds or 0.0 for pace in paces), seconds),
     }
 
 
@@ -55,16 +63,22 @@ def _mean_wait(waits: Iterable[float | None]) -> float | None:
 
 
 def _servers(facts: StepFacts) -> dict[str, float | None]:
-    """As the engine's servers said while each group came about; nothing where they said nothing."""
-    paces = [group.pace for group in facts.consumed if group.pace and group.pace.num_polls]
-    if not paces:
-        return {}
+    """As the engine's servers said while each group came about; where they said nothing, how often they were asked again."""
+    paces = [group.pace for group in facts.consumed if group.pace]
+    retries = [pace.retries for pace in paces if pace.retries is not None]
+    told = [pace for pace in paces if pace.num_polls]
+    return {
+        "rollout/vllm_retry_count": sum(retries) if retries else None,
+        **(_polled(told) if told else {}),
+    }
+
+
+def _polled(paces: Sequence[Pace]) -> dict[str, float | None]:
     return {
         "rollout/vllm_kv_cache_usage_frac": _over_polls((pace, pace.kv_cache_usage) for pace in paces),
         "rollout/vllm_running_requests": _over_polls((pace, pace.running_requests) for pace in paces),
         "rollout/vllm_queued_requests": _over_polls((pace, pace.queued_requests) for pace in paces),
         "rollout/vllm_preemption_count": sum(pace.preemptions or 0 for pace in paces),
-        "rollout/vllm_retry_count": sum(pace.retries or 0 for pace in paces),
     }
 
 

@@ -149,6 +149,8 @@ class Trainee:
             renew_moments(self.model, self.optimizer, steps)
             fill_from(moments, moments_of(self.model, self.optimizer))
         self.num_tokens, self.num_prompts = num_tokens, num_prompts
+        if self.peak_flops_per_second is not None:
+            self.find_peak()
 
     def check(self) -> None:
         """Raise `LearnerRankLost` where a rank is gone or silent."""

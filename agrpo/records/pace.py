@@ -58,7 +58,7 @@ class Pace:
     score_block_seconds: float | None = None
     """The same of a full scoring queue."""
     num_polls: int = 0
-    """How often the servers spoke in that interval; 0: the rest is not known."""
+    """How often the servers spoke in that interval; 0: the rest but `retries` is not known."""
     kv_cache_usage: float | None = None
     """Share of the KV cache in use of the fullest server, mean over these polls."""
     running_requests: float | None = None
@@ -68,4 +68,5 @@ class Pace:
     preemptions: int | None = None
     """By how much their number rose from poll to poll."""
     retries: int | None = None
-    """Requests asked again in that interval."""
+    """Requests asked again in that interval. The engine counts them, so it is known where servers do not speak; None: it has
+    none, or was not asked."""

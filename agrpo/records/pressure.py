@@ -9,17 +9,20 @@ from dataclasses import dataclass
 class Pressure:
     """Read from the engine's servers at one moment."""
 
-    kv_usage: float
-    """Share of the KV cache in use, 0 to 1, of the fullest server."""
-    running: int
+    kv_usage: float | None
+    """Share of the KV cache in use, 0 to 1, of the fullest server. None: they do not say how full they are, and what
+    follows but `retries` is not known either."""
+    running: int = 0
     """Requests being decoded, over all servers."""
-    queued: int
+    queued: int = 0
     """Requests accepted and not scheduled, over all servers."""
-    preemptions: int
-    """Over all servers, since the engine first asked them; it only grows."""
+    preemptions: int = 0
+    """Over all servers, each since it was first asked; it only grows."""
     cache_tokens: int | None = None
     """What the KV caches of all servers hold. None: not said."""
     max_model_len: int | None = None
     """Most tokens of a prompt and its completion together. None: not said."""
     retries: int = 0
-    """Requests that were asked again since the engine began."""
+    """Requests that were asked again since the engine began. The engine counts them itself."""
+    is_new: bool = True
+    """False: no server could be asked, and all but `retries` is as they said it last."""

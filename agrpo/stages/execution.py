@@ -82,6 +82,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
         num_tokens=trainee.num_tokens,
         timings=clock.lap(),
         peak_flops_per_second=trainee.peak_flops_per_second,
+        num_generators=config.workers.generators,
     )
     return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
 

@@ -35,17 +35,22 @@ class LoadControl:
         self._lost = 0
 
     def see(self, pressure: Pressure | None, ended: int) -> int:
-        """The cap after this poll; `ended`: rollouts that have ended so far. None: the servers did not speak."""
-        if pressure is None:
+        """The cap after this poll; `ended`: rollouts that have ended so far. None: the servers did not speak.
+
+        It stays while all servers are away: what they said before they went is no reason to change it again.
+        """
+        if pressure is None or pressure.kv_usage is None:
             self._lost += 1
             if self._lost >= LOST_POLLS:
                 self.cap = self.ceiling
+            return self.cap
+        if not pressure.is_new:
             return self.cap
         self._lost = 0
         if self._controlled is None:
             found = self._first(pressure)
         else:
-            found = self._next(self._controlled, pressure, ended - self._changed_at)
+            found = self._next(self._controlled, pressure.kv_usage, pressure.queued, ended=ended - self._changed_at)
         if found != self._controlled:
             self._controlled, self._changed_at = found, ended
         self.cap = found
@@ -57,11 +62,11 @@ class LoadControl:
             return self.ceiling
         return self._within(pressure.cache_tokens // pressure.max_model_len)
 
-    def _next(self, cap: int, pressure: Pressure, ended: int) -> int:
+    def _next(self, cap: int, kv_usage: float, queued: int, *, ended: int) -> int:
         """`ended`: rollouts, under this cap. Rounded down, but up by one at least: a cap of 1 is to grow too."""
-        if pressure.kv_usage > FULL:
+        if kv_usage > FULL:
             return self._within(cap * 7 // 10)
-        if pressure.kv_usage < ROOM and not pressure.queued and ended >= cap:
+        if kv_usage < ROOM and not queued and ended >= cap:
             return self._within(max(cap + 1, cap * 5 // 4))
         return cap
 
@@ -70,14 +75,22 @@ class LoadControl:
 
 
 class Tally:
-    """What the servers said since a group ended last."""
+    """What the servers said since a group ended last, and how often they were asked again."""
 
     def __init__(self) -> None:
         self._before: Pressure | None = None
         self._polls: list[Pressure] = []
+        self._usages: list[float] = []
+        self._retries: int | None = None
+        """As of the last word since then. None: there was none."""
+        self._retries_before = 0
 
     def add(self, pressure: Pressure) -> None:
-        self._polls.append(pressure)
+        """A poll; where the servers did not speak, only the engine's own count is of use."""
+        self._retries = pressure.retries
+        if pressure.is_new and pressure.kv_usage is not None:
+            self._polls.append(pressure)
+            self._usages.append(pressure.kv_usage)
 
     def take(self, pace: Pace) -> Pace:
         """The pace with what was said, and begin anew; as it is where nobody spoke.
@@ -85,17 +98,19 @@ class Tally:
         Counters are told by how much they rose from poll to poll. Preemptions are the servers' own: they count from the
         first poll on, and where they fall, a server was started again and counts from there on.
         """
+        if self._retries is not None:
+            pace = replace(pace, retries=self._retries - self._retries_before)
+            self._retries_before, self._retries = self._retries, None
         if not self._polls:
             return pace
-        polls, before = self._polls, self._before
-        self._polls, self._before = [], polls[-1]
+        polls, usages, before = self._polls, self._usages, self._before
+        self._polls, self._usages, self._before = [], [], polls[-1]
         said = [*([] if before is None else [before]), *polls]
         return replace(
             pace,
             num_polls=len(polls),
-            kv_cache_usage=fmean(poll.kv_usage for poll in polls),
+            kv_cache_usage=fmean(usages),
             running_requests=fmean(poll.running for poll in polls),
             queued_requests=fmean(poll.queued for poll in polls),
             preemptions=sum(max(0, after.preemptions - earlier.preemptions) for earlier, after in pairwise(said)),
-            retries=polls[-1].retries - (0 if before is None else before.retries),
         )

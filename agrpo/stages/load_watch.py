@@ -47,7 +47,7 @@ class LoadWatch:
         self._slots.capacity = cap
         if cap != before:
             told = "the servers do not say how full they are"
-            if pressure is not None:
+            if pressure is not None and pressure.kv_usage is not None:
                 told = f"KV cache {pressure.kv_usage:.0%} full, {pressure.queued} requests queued"
             logger.info("rollouts in flight: at most %d from now on, %d before (%s)", cap, before, told)
 

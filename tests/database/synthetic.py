@@ -42,6 +42,7 @@ T0 = 1_700_000_000.0
 """2023-11-14 22:13:20 UTC."""
 
 MICRO_TOKENS = 10
+NUM_GENERATORS = 2
 PEAK_FLOPS_PER_SECOND = 32_000.0
 
 TIMINGS = StepTimings(
@@ -64,6 +65,7 @@ def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False)
     tree = {
         "run": {"name": "small"},
         "step": {"micro_tokens": MICRO_TOKENS},
+        "workers": {"generators": NUM_GENERATORS},
         "recorder": {"every_seconds": every_seconds, "topk": topk},
     }
     return RunFolder.create(str(url), {"settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"})
@@ -241,6 +243,7 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
         num_tokens=total,
         timings=timings,
         peak_flops_per_second=PEAK_FLOPS_PER_SECOND,
+        num_generators=NUM_GENERATORS,
     )
     done = Done(
         attempt=plan.attempt,

@@ -137,6 +137,13 @@ def test_what_no_step_of_a_window_has_is_absent(finished: RunFolder):
     assert {"rollout/backpressure_s", "perf/weight_sync_s"} & last.keys() == set()
 
 
+def test_a_limits_share_is_all_waits_over_all_seconds(finished: RunFolder):
+    first, last = windows(finished, 2)
+    # Of two generators.
+    assert first["rollout/backpressure_frac"] == (0.5 + 1.5) / (2 * (4 + 12))
+    assert (last["rollout/backpressure_frac"], last["rollout/score_block_frac"]) == (0.0, 0.0)
+
+
 @pytest.mark.spec("A-318", "A-320", "A-321", "A-322", "A-323", "A-324")
 def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters_are_summed(tmp_path: Path):
     folder = new_run(tmp_path / "run")
@@ -145,7 +152,7 @@ def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters
     for ticket, (polls, usage) in enumerate([(1, 0.9), (3, 0.5)]):
         pace = Pace(num_polls=polls, kv_cache_usage=usage, preemptions=2, score_block_seconds=ticket + 1.0, **common)
         add_group(folder, ticket, pace=pace)
-    add_group(folder, 2, pace=Pace(concurrency=4, concurrency_cap=8))
+    add_group(folder, 2, pace=Pace(concurrency=4, concurrency_cap=8, retries=3))
     for ticket in range(3):
         add_scores(folder, ticket)
         add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket], version=ticket), 6 * (ticket + 1))
@@ -153,9 +160,11 @@ def test_what_servers_said_is_averaged_over_the_polls_of_the_window_and_counters
     (whole,) = windows(folder, 3)
     told = {name.removeprefix("rollout/vllm_"): value for name, value in whole.items() if "vllm_" in name}
     assert told.pop("kv_cache_usage_frac") == pytest.approx((0.9 + 3 * 0.5) / 4)
-    assert told == {"running_requests": 4.0, "queued_requests": 0.0, "preemption_count": 4.0, "retry_count": 2.0}
+    assert told == {"running_requests": 4.0, "queued_requests": 0.0, "preemption_count": 4.0, "retry_count": 5.0}
     assert whole["rollout/score_block_s"] == 1.5
-    assert not [name for name in windows(folder, 1)[2] if "vllm_" in name]
+    assert {name: value for name, value in windows(folder, 1)[2].items() if "vllm_" in name} == {
+        "rollout/vllm_retry_count": 3.0
+    }
 
 
 def test_a_window_of_one_is_a_step(finished: RunFolder):

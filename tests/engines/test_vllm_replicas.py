@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agrpo.engines import Engine
 from agrpo.errors import EngineError, EngineLost
+from agrpo.records.pressure import Pressure
 from agrpo.records.rollout import TurnRecord
 from agrpo.records.seeds import derive_seed
 from tests.vllm_like import Do, Options, Server
@@ -161,3 +163,41 @@ def test_pressure_is_the_fullest_cache_and_the_sum_of_what_runs(two: list[Server
         assert pressure.max_model_len == 1024
 
     drive(two, body)
+
+
+@pytest.mark.spec("A-324")
+def test_preemptions_of_a_server_count_from_its_first_word_on(two: list[Server]):
+    one, late = two
+    one.service.scheduler.preemptions, late.service.scheduler.preemptions = 7, 500
+    late.fault(Do.STATUS, "/metrics")  # it is not heard of at the first poll
+
+    async def body(engine: Engine) -> list[int]:
+        found = [await engine.pressure(), await engine.pressure()]
+        late.service.scheduler.preemptions += 3
+        return [pressure.preemptions for pressure in [*found, await engine.pressure()] if pressure is not None]
+
+    assert drive(two, body) == [0, 0, 3]
+
+
+def test_while_no_server_can_be_asked_what_they_said_last_is_not_taken_for_new(two: list[Server]):
+    async def body(engine: Engine) -> None:
+        before = await engine.pressure()
+        for server in two:
+            server.fault(Do.DROP, "/metrics")
+        away, again = await engine.pressure(), await engine.pressure()
+        assert before is not None and before.is_new
+        assert away == replace(before, is_new=False)
+        assert again is not None and again.is_new
+
+    drive(two, body)
+
+
+@pytest.mark.spec("A-320")
+def test_requests_are_counted_that_are_asked_again_of_a_server_without_figures(tiny_model: Path):
+    async def body(engine: Engine) -> Pressure | None:
+        server.fault(Do.DROP)
+        await engine.complete(requests_of([1]))
+        return await engine.pressure()
+
+    with Server(tiny_model, Options(has_metrics=False)) as server:
+        assert drive([server], body) == Pressure(kv_usage=None, retries=1)

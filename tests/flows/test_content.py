@@ -16,8 +16,8 @@ WHOLE = {
     "frac_zero_std_groups": 0.25,
     "batch__forwarded_tokens_per_step": 3000.0,
     "perf__step_s": 1.5,
-    "rollout__backpressure_s": 0.5,
-    "rollout__load_wait_s": 0.75,
+    "rollout__backpressure_frac": 0.25,
+    "rollout__load_wait_frac": 0.5,
 }
 
 

@@ -74,7 +74,7 @@ def test_settings_that_are_not_there_are_no_error():
     measures = {
         "perf/step_s": 4.0,
         "perf/rollout_wait_s": 3.0,
-        "rollout/backpressure_s": 3.0,
+        "rollout/backpressure_frac": 0.75,
         "rollout/queue_size": 0.0,
     }
     others = {
@@ -127,7 +127,7 @@ def healthy_run(chance: random.Random, correlation: float, steps: int) -> list[S
         "rollout/duration_s": wander(1.0, 0.3),
         "rollout/score_wait_s": wander(0.1, 0.1),
         "rollout/score_s": wander(0.3, 0.1),
-        "rollout/backpressure_s": wander(0.3, 0.3),
+        "rollout/backpressure_frac": wander(0.15, 0.15),
         "rollout/concurrency": wander(128.0, 40.0),
         "rollout/concurrency_cap": 512.0,
         "rollout/queue_size": wander(200.0, 60.0),

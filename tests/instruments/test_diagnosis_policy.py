@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agrpo.instruments.diagnosis import Finding, Severity, diagnose
-from tests.instruments.made_points import SETTINGS, Measure, history, line, read, rules
+from tests.instruments.made_points import SETTINGS, Measure, history, line, read, rules, with_settings
 
 
 def only(findings: list[Finding]) -> tuple[str, Severity, str]:
@@ -146,3 +146,21 @@ def test_the_bound_of_disagreement_in_nats():
     measures = {"sample/staleness_max": 0.0, "sampling/importance_sampling_ratio/mean": 1.0}
     assert rules(read({**measures, "sampling/sampling_logp_difference/mean": 0.02})) == ["agrpo/engine-mismatch"]
     assert read({**measures, "sampling/sampling_logp_difference/mean": 0.019}) == []
+
+
+def test_mixed_precision_has_a_bound_of_its_own_and_is_named():
+    """What docs/models.md promises of a run in mixed precision is no reason to warn."""
+    settings = with_settings(model={"mixed_precision": "bfloat16"})
+
+    def told(nats: float, ratio: float) -> list[Finding]:
+        difference, name = "sampling/sampling_logp_difference/mean", "sampling/importance_sampling_ratio/mean"
+        return read({"sample/staleness_max": 0.0, difference: nats, name: ratio}, settings)
+
+    assert told(0.099, 0.9) == told(0.03, 1.105) == []
+    (finding,) = told(0.1, 1.0)
+    assert finding.rule == "agrpo/engine-mismatch"
+    assert finding.change == (
+        'Let both compute alike: model.mixed_precision = "bfloat16" explains less than 0.1 nats, and without it both are exact '
+        "to 1e-5; then look for a difference in attention or templates."
+    )
+    assert rules(told(0.0, 1.106)) == ["agrpo/engine-mismatch"]

@@ -273,13 +273,17 @@ def test_who_is_silent_or_has_finished_has_nothing_in_flight(state: State, silen
 
 @pytest.mark.spec("A-090")
 def test_the_wait_of_each_limit_and_the_servers_load_are_told():
-    waits = {"rollout__backpressure_s": 2.54, "rollout__load_wait_s": 0.2, "rollout__ceiling_wait_s": 12.0}
+    waits = {"rollout__backpressure_frac": 0.127, "rollout__load_wait_frac": 0.01, "rollout__ceiling_wait_frac": 0.6}
     servers = {"vllm_kv_cache_usage_frac": 0.456, "vllm_running_requests": 31.25, "vllm_queued_requests": 2.0}
     last = point(
-        4, rollout__score_block_s=0.0, **waits, **{f"rollout__{name}": value for name, value in servers.items()}
+        4,
+        perf__step_s=20.0,
+        rollout__score_block_frac=0.0,
+        **waits,
+        **{f"rollout__{name}": value for name, value in servers.items()},
     )
     look = looked([*POINTS, last])
-    held = "groups held    run-ahead 2.5 s, load cap 0.2 s, hard ceiling 12 s, scoring queue 0 s"
+    held = "groups held    run-ahead 2.5 s, load cap 0.2 s, hard ceiling 12 s"
     assert line_of("groups held", look, 90) == held
     assert line_of("servers", look) == "servers        KV cache 46 % full, 31.2 requests running, 2 queued"
     assert not [line for line in shown(looked(POINTS)) if line.startswith(("groups held", "servers"))]

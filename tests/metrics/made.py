@@ -92,6 +92,7 @@ def measured(
     drops: Mapping[int, DropReason] | None = None,
     timings: StepTimings | None = None,
     peak: float | None = None,
+    num_generators: int = 1,
     **plan: Any,
 ) -> dict[str, float]:
     """All measures of a step with micro_tokens = 10, loss 0.5 and gradient norm 2."""
@@ -122,6 +123,7 @@ def measured(
         num_tokens=77,
         timings=timings or StepTimings(step_seconds=4.0),
         peak_flops_per_second=peak,
+        num_generators=num_generators,
     )
     return measure_step(facts)
 

@@ -56,6 +56,17 @@ def test_each_limit_has_the_mean_wait_of_the_groups_that_it_held():
     assert [measures.get(name) for name in waits] == [1.5, 0.5, 4.0, None]
 
 
+def test_each_limit_has_the_share_of_the_generators_time_that_it_took():
+    """Steps of 4 s. A limit that held no group took none; where no pace is known nothing is said."""
+    paces = [Pace(concurrency=4, concurrency_cap=4, backpressure_seconds=0.125, load_wait_seconds=1.0)] * 16
+    groups = [scored(ticket, {"a": [1.0, 0.0]}, pace=pace) for ticket, pace in enumerate([*paces[1:], None])]
+    names = ("backpressure_frac", "load_wait_frac", "ceiling_wait_frac", "score_block_frac")
+    alone, shared = (family(measured(groups, num_generators=number), "rollout/") for number in (1, 3))
+    assert [alone[name] for name in names] == [15 * 0.125 / 4, 15 / 4, 0.0, 0.0]
+    assert [shared[name] for name in names] == [15 * 0.125 / 12, 15 / 12, 0.0, 0.0]
+    assert not {*names} & family(measured(groups[-1:]), "rollout/").keys()
+
+
 @pytest.mark.spec("A-320", "A-321", "A-322", "A-323", "A-324")
 def test_what_servers_said_is_averaged_over_polls_and_counters_are_summed():
     paces = [
@@ -68,6 +79,8 @@ def test_what_servers_said_is_averaged_over_polls_and_counters_are_summed():
     assert measures.pop("kv_cache_usage_frac") == pytest.approx(0.6)
     assert measures == {"running_requests": 5.0, "queued_requests": 1.5, "preemption_count": 3.0, "retry_count": 2.0}
     assert family(measured(groups[2:]), "rollout/vllm_") == {}
+    silent = scored(3, {"a": [1.0, 0.0]}, pace=Pace(concurrency=4, concurrency_cap=4, retries=5))
+    assert family(measured([*groups[2:], silent]), "rollout/vllm_") == {"retry_count": 5.0}
 
 
 def _told(*, num_polls: int, usage: float, running: float, queued: float, preemptions: int, retries: int) -> Pace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -143,6 +144,24 @@ def test_a_group_keeps_means_over_its_polls_and_rises_of_counters():
     second = tally.take(pace)
     assert (second.num_polls, second.preemptions, second.retries) == (1, 2, 0)
     assert tally.take(pace) == pace
+
+
+def test_requests_asked_again_are_known_where_servers_do_not_speak_and_nothing_else():
+    tally, pace = Tally(), Pace(concurrency=4, concurrency_cap=8)
+    tally.add(said(0.5, retries=1))
+    assert tally.take(pace).num_polls == 1
+    tally.add(Pressure(kv_usage=None, retries=2))
+    tally.add(replace(said(0.5, running=9, preemptions=9, retries=5), is_new=False))
+    assert tally.take(pace) == replace(pace, retries=4)
+    assert tally.take(pace) == pace
+
+
+@pytest.mark.spec("A-101")
+def test_the_cap_stays_while_all_servers_are_away():
+    control, away = controlled(100), replace(said(0.9), is_new=False)
+    assert [control.see(away, ended) for ended in range(LOST_POLLS + 1)] == [100] * (LOST_POLLS + 1)
+    assert [control.see(Pressure(kv_usage=None), 0) for _ in range(LOST_POLLS)] == [100] * (LOST_POLLS - 1) + [512]
+    assert control.see(said(0.9), ended=0) == 70
 
 
 def test_preemptions_of_a_server_that_was_started_again_count_from_its_first_word():

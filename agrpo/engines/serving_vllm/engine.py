@@ -17,14 +17,14 @@ from agrpo.engines import Needs
 from agrpo.engines.serving_vllm import completing
 from agrpo.engines.serving_vllm.adapters import AdapterDelivery
 from agrpo.engines.serving_vllm.endpoint import Refused, Unreachable
-from agrpo.engines.serving_vllm.facts import ODD, ServerFacts, facts_of, findings, is_paused, names_at, pressure_of
+from agrpo.engines.serving_vllm.facts import ODD, ServerFacts, facts_of, findings, is_paused, names_at
 from agrpo.engines.serving_vllm.fleet import Fleet
 from agrpo.engines.serving_vllm.folders import FolderDelivery
+from agrpo.engines.serving_vllm.gauge import Gauge
 from agrpo.engines.serving_vllm.replica import FRESH, Replica
 from agrpo.engines.serving_vllm.tokens import Vocabulary
 from agrpo.engines.serving_vllm.tries import (
     DELIVERIES,
-    PRESSURE_SECONDS,
     PROBE_SECONDS,
     SLIPS,
     TRIES,
@@ -68,11 +68,7 @@ class VllmEngine:
         )
         self._retries = 0
         self._has_told_of_cut = False
-        self._pressure: Pressure | None = None
-        """As it was when servers said it last."""
-        self._preempted: dict[str, int] = {}
-        """Preemptions that each server counted last."""
-        self._preemptions = 0
+        self._gauge = Gauge()
         self._names = (f"{uuid.uuid4().hex[:12]}-{number}" for number in itertools.count())
         self._closed = False
 
@@ -143,24 +139,7 @@ class VllmEngine:
         return [logprobs for logprobs in found if logprobs is not None]
 
     async def pressure(self) -> Pressure | None:
-        ready = self._fleet.ready
-        if not ready:
-            return self._pressure  # what it was before they went away
-        told = await asyncio.gather(*(self._pressure_of(replica) for replica in ready), return_exceptions=True)
-        found = [pressure for pressure in told if isinstance(pressure, Pressure)]
-        if not found:
-            # Only a server that answers, and says nothing of its load, is one that cannot say.
-            return None if None in told else self._pressure
-        self._pressure = Pressure(
-            kv_usage=max(pressure.kv_usage for pressure in found),
-            running=sum(pressure.running for pressure in found),
-            queued=sum(pressure.queued for pressure in found),
-            preemptions=self._preemptions,
-            cache_tokens=sum(pressure.cache_tokens or 0 for pressure in found) or None,
-            max_model_len=self._max_model_len(),
-            retries=self._retries,
-        )
-        return self._pressure
+        return await self._gauge.read(self._fleet.ready, max_model_len=self._max_model_len(), retries=self._retries)
 
     async def close(self) -> None:
         self._closed = True
@@ -277,18 +256,6 @@ class VllmEngine:
         replica = Replica(url, self._key, self._part.load_seconds, self._delivery.read_label)
         replica.give_up = self._needs.give_up if self._part.serve else None
         return replica
-
-    async def _pressure_of(self, replica: Replica) -> Pressure | None:
-        """One server's; None where it does not say. Raises `Unreachable` where it does not answer soon."""
-        try:
-            found = pressure_of(await replica.endpoint.text("/metrics", PRESSURE_SECONDS))
-        except Refused:
-            return None
-        if found is not None:
-            # A count that fell began anew, with its server.
-            seen, self._preempted[replica.url] = self._preempted.get(replica.url, 0), found.preemptions
-            self._preemptions += found.preemptions - (seen if seen <= found.preemptions else 0)
-        return found
 
     async def _next_token_logprobs(
         self, replica: Replica, token_ids: Sequence[int], of: Sequence[int]

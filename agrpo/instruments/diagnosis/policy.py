@@ -17,6 +17,10 @@ MISMATCH_NATS = 0.02
 """Mean difference of log-probs under the same weights. float32 gives 1e-5, one bfloat16 side about 1e-2."""
 MISMATCH_RATIO = 0.01
 """Distance of the mean importance ratio from 1 under the same weights."""
+MIXED_NATS = 0.1
+"""As `MISMATCH_NATS` in mixed precision, where the learner rounds otherwise than an engine in bfloat16 (docs/models.md)."""
+MIXED_RATIO = math.expm1(MIXED_NATS)
+"""What so many nats on every token make of the ratio."""
 CUT = 0.1
 """From this share of cut completions on there is a note."""
 OFTEN_CUT = 0.25
@@ -96,16 +100,20 @@ def _engine_mismatch(evidence: Evidence) -> Finding | None:
     if not differences or not ratios:
         return None
     nats, ratio = fmean(differences), fmean(ratios)
-    if nats < MISMATCH_NATS and abs(ratio - 1) < MISMATCH_RATIO:
+    mixed = evidence.setting("model.mixed_precision")
+    most_nats, most_ratio = (MIXED_NATS, MIXED_RATIO) if mixed else (MISMATCH_NATS, MISMATCH_RATIO)
+    if nats < most_nats and abs(ratio - 1) < most_ratio:
         return None
+    alike = f'model.dtype (now {evidence.setting("model.dtype")}) = "float32" is exact to 1e-5 nats'
+    if mixed:
+        alike = f'model.mixed_precision = "{mixed}" explains less than {MIXED_NATS:g} nats, and without it both are exact to 1e-5'
     return Finding(
         rule="agrpo/engine-mismatch",
         severity=Severity.WARNING,
         title="Engine and learner disagree about the same weights",
         reading=f"In {len(fresh)} steps that trained on samples of their own version (the last: step {fresh[-1].step}), "
         f"log-probs differ by {nats:.3f} nats per token and the mean importance ratio is {ratio:.3f}; it should be 1.",
-        change=f'Let both compute alike: model.dtype (now {evidence.setting("model.dtype")}) = "float32" is exact to 1e-5 nats; '
-        "then look for a difference in attention or templates.",
+        change=f"Let both compute alike: {alike}; then look for a difference in attention or templates.",
     )
 
 

@@ -1,30 +1,20 @@
 """Throughput: who waits for whom (A-110 to A-116).
 
 Two waits are compared with the length of a step: training's, for scored groups, and generation's, for leave to run
-further ahead. The first step of an attempt is left out: it holds the start of the engine.
+further ahead.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from statistics import fmean
 
 from agrpo.instruments.diagnosis.evidence import Evidence, percent, seconds
 from agrpo.instruments.diagnosis.finding import NOTHING, Finding, Severity
-from agrpo.instruments.history import StepPoint
+from agrpo.instruments.diagnosis.flow import HIGH, Flow, flow_of
 
-HIGH = 0.2
-"""A wait of this share of a step and more is high."""
 NEAR_ZERO = 0.05
 """A wait of at most this share of a step is none. Between the two nothing is said."""
-MOSTLY_WAITING = 0.5
-"""From this share on, training's wait is a warning."""
-LITTLE = 0.5
-"""Below this share of trained samples steps are short because there is little to train, not because training is fast."""
-HARDLY = 0.25
-"""Below this share there is no throughput to speak of: the groups are the cause, not who waits for whom."""
 CUT = 0.01
 """From this share of cut completions on, the length limit binds."""
 AT_LIMIT = 0.95
@@ -37,61 +27,9 @@ FULL_QUEUE = 0.5
 """Of `max_staleness` steps of samples; the rest of the allowance is in flight."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Flow:
-    """The window's flow of rollouts, as far as it was measured."""
-
-    step_seconds: float
-    wait_seconds: float
-    """Training's, per step."""
-    pressure_seconds: float | None
-    """Generation's: mean wait of the groups that waited, per step; 0 in a step where none did."""
-    load_seconds: float
-    ceiling_seconds: float
-    scoring_seconds: float
-    """As `pressure_seconds`, of the load cap, the hard ceiling and the scoring queue."""
-    concurrency: float | None
-    cap: float | None
-    queued: float | None
-    """Scored samples where training takes them."""
-    samples_per_step: float | None
-    """Consumed, trained and dropped."""
-    trained: float | None
-    """The share of those that is trained."""
-    set_aside: float | None
-    """The share of the consumed groups whose rollouts all earn the same, where steps are refilled."""
-
-    @property
-    def wait(self) -> float:
-        return self.wait_seconds / self.step_seconds
-
-    @property
-    def severity(self) -> Severity:
-        """Of a cause that keeps training waiting. Where little is trained, training has little to do but wait."""
-        idle = self.little_trained or self.replaces
-        return Severity.WARNING if self.wait >= MOSTLY_WAITING and not idle else Severity.NOTE
-
-    @property
-    def replaces(self) -> bool:
-        """Whether steps are long because most groups are replaced."""
-        return self.set_aside is not None and self.set_aside >= LITTLE
-
-    @property
-    def little_trained(self) -> bool:
-        return self.trained is not None and self.trained < LITTLE
-
-    @property
-    def hardly_trained(self) -> bool:
-        return self.trained is not None and self.trained < HARDLY
-
-    @property
-    def pressure(self) -> float | None:
-        return None if self.pressure_seconds is None else self.pressure_seconds / self.step_seconds
-
-
 def findings(evidence: Evidence) -> Iterator[Finding]:
     """One reading at most: the cause that explains the waits."""
-    flow = _flow(evidence)
+    flow = flow_of(evidence)
     if flow is None or (flow.hardly_trained and flow.set_aside is None):
         return
     if evidence.setting("async.max_staleness") == 0:
@@ -113,8 +51,8 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
-def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
-    if flow.wait < HIGH or (flow.pressure or 0.0) < HIGH:
+def _too_tight(evidence: Evidence, flow: Flow) -> Finding | None:
+    if flow.wait < HIGH or (flow.pressure or 0.0) < HIGH or not flow.run_ahead_binds:
         return None
     if _scoring_seconds(evidence) >= max(evidence.mean("rollout/duration_s") or 0.0, flow.step_seconds):
         return None
@@ -122,14 +60,14 @@ def _too_tight(evidence: Evidence, flow: _Flow) -> Finding | None:
         rule="A-115",
         severity=flow.severity,
         title="async.max_staleness is too tight",
-        reading=f"{_training_waits(flow)}, and yet groups wait {flow.pressure_seconds:.2f} s for leave to start: "
-        f"rollouts in flight use up the allowance.{_meanwhile(evidence, flow)}",
+        reading=f"{_training_waits(flow)}, and yet generation waits {seconds(flow.pressure_seconds or 0.0)} of it for leave "
+        f"to start: rollouts in flight use up the allowance.{_meanwhile(evidence, flow)}",
         change=f"Raise {evidence.named('async.max_staleness')}. If no more tokens per second come of it, the engine is the "
         "limit.",
     )
 
 
-def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _server_load(evidence: Evidence, flow: Flow) -> Finding | None:
     limit = evidence.setting("async.max_concurrent_rollouts")
     if flow.concurrency is None or flow.cap is None or limit is None:
         return None
@@ -145,11 +83,13 @@ def _server_load(evidence: Evidence, flow: _Flow) -> Finding | None:
         title="The server's load is the limit",
         reading=f"{flow.concurrency:.0f} rollouts are in flight where the live cap is {flow.cap:.0f} and "
         f"async.max_concurrent_rollouts is {limit}.{_held(flow.load_seconds)}{_servers(evidence)} {_training_waits(flow)}.",
-        change=f"Give the server more memory or another replica{_less_to_do(evidence)}.",
+        change=NOTHING
+        if flow.wait < HIGH
+        else f"Give the server more memory or another replica{_less_to_do(evidence)}.",
     )
 
 
-def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _hard_ceiling(evidence: Evidence, flow: Flow) -> Finding | None:
     limit = evidence.setting("async.max_concurrent_rollouts")
     if (
         limit is None
@@ -173,14 +113,14 @@ def _hard_ceiling(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _scoring_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _scoring_bound(evidence: Evidence, flow: Flow) -> Finding | None:
     scoring, taken = _scoring_seconds(evidence), evidence.mean("rollout/duration_s")
     if taken is None or flow.wait < HIGH:
         return None
     blocked = flow.scoring_seconds >= HIGH * flow.step_seconds
     if not blocked and scoring <= max(taken, HIGH * flow.step_seconds):
         return None
-    queue = f" Groups wait {seconds(flow.scoring_seconds)} to begin: {evidence.named('async.scoring_queue')} is full."
+    queue = f" Generation waits {seconds(flow.scoring_seconds)} of it: {evidence.named('async.scoring_queue')} is full."
     return Finding(
         rule="agrpo/scoring-bound",
         severity=flow.severity,
@@ -191,7 +131,7 @@ def _scoring_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _generation_bound(evidence: Evidence, flow: Flow) -> Finding | None:
     if flow.wait < HIGH or flow.queued is None or not flow.samples_per_step:
         return None
     if flow.queued > NEAR_EMPTY * flow.samples_per_step:
@@ -205,7 +145,7 @@ def _generation_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _trainer_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _trainer_bound(evidence: Evidence, flow: Flow) -> Finding | None:
     limit = evidence.setting("async.max_staleness")
     if flow.pressure is None or flow.pressure < HIGH or flow.queued is None or not flow.samples_per_step or not limit:
         return None
@@ -223,7 +163,7 @@ def _trainer_bound(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _run_ahead(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _run_ahead(evidence: Evidence, flow: Flow) -> Finding | None:
     if flow.pressure is None or flow.pressure <= NEAR_ZERO or flow.wait >= HIGH:
         return None
     return Finding(
@@ -236,7 +176,7 @@ def _run_ahead(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _balanced(evidence: Evidence, flow: _Flow) -> Finding | None:
+def _balanced(evidence: Evidence, flow: Flow) -> Finding | None:
     if flow.pressure is None or flow.pressure > NEAR_ZERO or flow.wait > NEAR_ZERO:
         return None
     return Finding(
@@ -249,7 +189,7 @@ def _balanced(evidence: Evidence, flow: _Flow) -> Finding | None:
     )
 
 
-def _lockstep(evidence: Evidence, flow: _Flow) -> Iterator[Finding]:
+def _lockstep(evidence: Evidence, flow: Flow) -> Iterator[Finding]:
     if flow.wait >= HIGH:
         yield Finding(
             rule="agrpo/lockstep",
@@ -261,58 +201,20 @@ def _lockstep(evidence: Evidence, flow: _Flow) -> Iterator[Finding]:
         )
 
 
-def _flow(evidence: Evidence) -> _Flow | None:
-    """The flow of the window; None where waits were not measured."""
-    steady = _steady(evidence)
-    timed = [point.metrics for point in steady if {"perf/step_s", "perf/rollout_wait_s"} <= point.metrics.keys()]
-    if len(timed) < evidence.needed:
-        return None
-    concurrency = _mean(evidence.values("rollout/concurrency", steady))
-    waits, load, ceiling, scoring = (
-        evidence.values(f"rollout/{name}", steady)
-        for name in ("backpressure_s", "load_wait_s", "ceiling_wait_s", "score_block_s")
-    )
-    samples, trained = evidence.samples_per_step, evidence.mean("batch/samples_per_step")
-    return _Flow(
-        step_seconds=fmean(metrics["perf/step_s"] for metrics in timed),
-        wait_seconds=fmean(metrics["perf/rollout_wait_s"] for metrics in timed),
-        pressure_seconds=None if concurrency is None and not waits else math.fsum(waits) / len(steady),
-        load_seconds=math.fsum(load) / len(steady),
-        ceiling_seconds=math.fsum(ceiling) / len(steady),
-        scoring_seconds=math.fsum(scoring) / len(steady),
-        concurrency=concurrency,
-        cap=_mean(evidence.values("rollout/concurrency_cap", steady)),
-        queued=_mean(evidence.values("rollout/queue_size", steady)),
-        samples_per_step=samples,
-        trained=None if trained is None or not samples else trained / samples,
-        set_aside=evidence.set_aside,
-    )
-
-
-def _steady(evidence: Evidence) -> list[StepPoint]:
-    """The window without the first steps of attempts."""
-    first = {attempt: point.step for point in reversed(evidence.history) for attempt in (point.attempt,)}
-    return [point for point in evidence.window if point.step != first[point.attempt]]
-
-
-def _mean(values: list[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _training_waits(flow: _Flow) -> str:
+def _training_waits(flow: Flow) -> str:
     return f"Training waits {flow.wait_seconds:.1f} s of every {flow.step_seconds:.1f} s step for scored groups"
 
 
-def _generation_waits(flow: _Flow) -> str:
+def _generation_waits(flow: Flow) -> str:
     return (
-        f"Groups wait {flow.pressure_seconds:.2f} s of the {flow.step_seconds:.1f} s that a step takes for leave to run "
+        f"Generation waits {seconds(flow.pressure_seconds or 0.0)} of every {flow.step_seconds:.1f} s step for leave to run "
         "further ahead"
     )
 
 
 def _held(waited: float) -> str:
-    """How long a limit on rollouts holds groups back; nothing where none had to wait."""
-    return f" Groups wait {seconds(waited)} for a place." if waited else ""
+    """How long of a step a limit on rollouts holds generation; nothing where it does not."""
+    return f" Generation waits {seconds(waited)} of every step for a place." if waited else ""
 
 
 def _servers(evidence: Evidence) -> str:
@@ -322,11 +224,11 @@ def _servers(evidence: Evidence) -> str:
     return f" The server's KV cache is {percent(used)} full, and {queued:.0f} requests wait in it."
 
 
-def _queued(flow: _Flow) -> str:
+def _queued(flow: Flow) -> str:
     return f"{flow.queued:.0f} scored samples are queued when a step begins, which takes {flow.samples_per_step:.0f}"
 
 
-def _meanwhile(evidence: Evidence, flow: _Flow) -> str:
+def _meanwhile(evidence: Evidence, flow: Flow) -> str:
     """What generation and scoring do while training waits."""
     rate, unscored = evidence.mean("rollout/generated_tokens_per_s"), evidence.mean("rollout/score_queue_size")
     parts = [
@@ -338,7 +240,7 @@ def _meanwhile(evidence: Evidence, flow: _Flow) -> str:
     return told + _way(evidence) + _little(flow)
 
 
-def _little(flow: _Flow) -> str:
+def _little(flow: Flow) -> str:
     """That equal rewards, and not speed, decide how much is trained."""
     if flow.replaces:
         return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agrpo.instruments.history import StepPoint
-from agrpo.instruments.limits import WAITS, binding, waits_of
+from agrpo.instruments.limits import SHARES, binding, waits_of
 from agrpo.instruments.live.looking import Look, State
 from agrpo.instruments.wording import count, duration, number, percent
 from agrpo.records.pace import Limit, Standing
@@ -179,13 +179,13 @@ def _sum(standing: Sequence[tuple[Standing, float]], name: str) -> int:
 
 
 def _held(points: Sequence[StepPoint]) -> MeasureLine | None:
-    """How long each limit held the groups of the newest step, of those that it did hold."""
-    waits = waits_of(points[-1].metrics) if points else {}
-    if not waits:
+    """How long each limit held a generator during the newest step, of those that did."""
+    longest = binding(points[-1].metrics) if points else None
+    if longest is None:
         return None
+    waits = waits_of(points[-1].metrics)
     text = ", ".join(f"{limit} {duration(seconds)}" for limit, seconds in waits.items())
-    longest = binding(points[-1].metrics) or next(iter(waits))
-    return MeasureLine(label="groups held", text=text, history=series(points, WAITS[longest]))
+    return MeasureLine(label="groups held", text=text, history=series(points, SHARES[longest]))
 
 
 def _servers(points: Sequence[StepPoint]) -> MeasureLine | None:

@@ -134,6 +134,21 @@ def test_a_trainee_goes_from_one_process_to_two_and_back(recruiter: Recruiter, o
     assert (trainee.group.size, bits(trainee)) == (1, shared)
 
 
+def test_the_peak_is_that_of_as_many_devices_as_carry_out_the_step(
+    recruiter: Recruiter, origin_of: MakeOrigin, monkeypatch: pytest.MonkeyPatch
+):
+    trainee = begin(origin_of(), recruits=recruiter)
+    trainee.become(2)
+    assert trainee.peak_flops_per_second is None  # nobody asked for it
+    monkeypatch.setattr("agrpo.policy.trainee.peak_flops_per_second", lambda device, dtype: 5e9)
+    trainee.find_peak()
+    peaks = [trainee.peak_flops_per_second]
+    for size in (1, 2):
+        trainee.become(size)
+        peaks.append(trainee.peak_flops_per_second)
+    assert peaks == [1e10, 5e9, 1e10]
+
+
 @pytest.mark.parametrize("dora", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_adapter_is_trained_by_two_ranks_and_merged(recruiter: Recruiter, origin_of: MakeOrigin, dora: bool):
     origin = origin_of(rank=2, dora=dora)
