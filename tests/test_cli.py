@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+import agrpo as agrpo_package
 from agrpo.cli import commands
 from agrpo.config import resolve
 from agrpo.runs import prepare
@@ -100,6 +102,32 @@ def test_rewards_are_modules_of_the_folder_one_works_in(finished: Path, tiny_mod
         [script, "check", file], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_project_with_flows_of_its_own_runs_agrpos(tmp_path: Path):
+    (tmp_path / "flows.py").write_text("raise AssertionError('this is a project of Prefect')\n")
+    (tmp_path / "my_rewards.py").write_text("")
+    program = (
+        "import contextlib, sys\n"
+        "from agrpo.cli import main\n"
+        "sys.argv = ['agrpo', '--version']\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+        "import flows.server, my_rewards\n"
+        "print(flows.server.__file__, my_rewards.__file__)"
+    )
+    root = Path(agrpo_package.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    told = [f"agrpo {agrpo_package.__version__}", f"{root}/flows/server.py {tmp_path}/my_rewards.py"]
+    assert done.stdout.splitlines() == told, done.stderr
 
 
 @pytest.mark.spec("K39")
