@@ -17,6 +17,7 @@ from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes
 from agrpo.runs.serving import check_servers
 
+from agrpo.runs.model_files import configuration_problems, model_problems
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
 SPARE_BYTES = 64 * 2**20
@@ -34,11 +35,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
 def _check_model(config: RunConfig) -> list[str]:
     path = config.model.path
     if os.path.isdir(path):
-        files = {entry.name for entry in Path(path).iterdir()}
-        missing = [name for name in ("config.json", "tokenizer_config.json") if name not in files]
-        if not any(name.endswith(".safetensors") for name in files):
-            missing.append("*.safetensors")
-        return [f"model.path: {path} has no {', no '.join(missing)}; save model and tokenizer there"] if missing else []
+        return model_problems(Path(path))
     if path.startswith((".", "/", "~")):
         return [f"model.path: no folder {path}; give a folder written by save_pretrained, or a hub id"]
     return _check_hub_model(config)
@@ -114,6 +111,8 @@ def _check_place(config: RunConfig, place: str) -> list[str]:
             f"run.dir: {standing} has {free / 2**20:.0f} MiB free; this run keeps up to {needed / 2**20:.0f} MiB of weights "
             "and checkpoints; free some, or choose another folder with --set run.dir=…"
         ]
+    if configuration_problems(Path(config.model.path)):
+        return []  # what the run keeps is not known
     return []
 
 
