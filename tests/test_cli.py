@@ -25,7 +25,7 @@ def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The folder of a finished run, called `small`."""
     place = tmp_path_factory.mktemp("cli")
     prompts = place / "prompts.jsonl"
-    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}], "answer": "2"}))
     folder = prepare(
         resolve(values=settings(tiny_model, prompts, place, stop={"max_steps": 1})), folder=f"{place}/small"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from agrpo.config import RunConfig
 from agrpo.errors import AgrpoError, PromptError
 from agrpo.prompts import DatasetRow, messages_of
 from agrpo.registry import nearest
-from agrpo.rewards import check_reward
+from agrpo.rewards import check_facts, check_reward
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes
 from agrpo.runs.serving import check_servers
@@ -81,18 +82,22 @@ def _check_prompts(config: RunConfig) -> list[str]:
         if len(rows) == 0:
             return ["prompts: the source has no rows; a run needs at least one prompt"]
         for index in range(min(len(rows), ROWS_CHECKED)):
-            _check_row(rows, index)
+        columns: set[str] = set()
+            columns |= _check_row(rows, index)
     except AgrpoError as error:
         return [f"prompts: {error}"]
-    return []
+    facts = columns - {"prompt", "environment"}
+    return [problem for reward in config.rewards for problem in check_facts(reward, facts)]
 
 
-def _check_row(rows: Any, index: int) -> None:
+def _check_row(rows: Any, index: int) -> AbstractSet[str]:
+    """The row's columns. Raises `PromptError`."""
     row: DatasetRow = rows[index]
     messages_of(row, index)
     if row.get("environment") is not None:
         raise PromptError(f'row {index} names the environment "{row["environment"]}"; environments are not offered yet')
 
+    return row.keys()
 
 def _check_place(config: RunConfig, place: str) -> list[str]:
     """Whether the run can be written, and fits."""
