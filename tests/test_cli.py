@@ -130,6 +130,21 @@ def test_a_project_with_flows_of_its_own_runs_agrpos(tmp_path: Path):
     assert done.stdout.splitlines() == told, done.stderr
 
 
+def test_check_takes_the_home_of_who_asks_for_a_tilde(
+    finished: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(finished))
+    (finished / "model").symlink_to(tiny_model)
+    file = finished / "home.toml"
+    file.write_text(
+        '[run]\ndir = "~/runs"\n[model]\npath = "~/model"\n[prompts]\nname = "files"\npath = "~/prompts.jsonl"\n'
+        '[[rewards]]\nname = "exact_match"\n[stop]\nmax_steps = 1\n'
+    )
+    told = agrpo("check", str(file)).stdout.decode()
+    for line in (f'run.dir = "{finished}/runs"', f'model.path = "{finished}/model"'):
+        assert line in told
+
+
 @pytest.mark.spec("K39")
 def test_a_bad_run_starts_nothing_and_writes_nothing(tmp_path: Path):
     file = tmp_path / "run.toml"

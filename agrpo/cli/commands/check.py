@@ -26,10 +26,11 @@ def check(
     """
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
+    from agrpo.runs.beginning import with_whole_paths
     from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
     from agrpo.runs.publishing import settled
 
-    config = settled(RunConfig.build(resolve(file, sets or [])))
+    config = settled(RunConfig.build(with_whole_paths(resolve(file, sets or []))))
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)
