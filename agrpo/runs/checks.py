@@ -12,13 +12,14 @@ from typing import Any
 from agrpo.config import RunConfig
 from agrpo.errors import AgrpoError, PromptError
 from agrpo.prompts import DatasetRow, messages_of
+from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
 from agrpo.rewards import check_facts, check_reward
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes
+from agrpo.runs.model_files import configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
 
-from agrpo.runs.model_files import configuration_problems, model_problems
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
 SPARE_BYTES = 64 * 2**20
@@ -81,8 +82,8 @@ def _check_prompts(config: RunConfig) -> list[str]:
         rows = config.prompts.source()
         if len(rows) == 0:
             return ["prompts: the source has no rows; a run needs at least one prompt"]
-        for index in range(min(len(rows), ROWS_CHECKED)):
         columns: set[str] = set()
+        for index in range(min(len(rows), ROWS_CHECKED)):
             columns |= _check_row(rows, index)
     except AgrpoError as error:
         return [f"prompts: {error}"]
@@ -96,28 +97,37 @@ def _check_row(rows: Any, index: int) -> AbstractSet[str]:
     messages_of(row, index)
     if row.get("environment") is not None:
         raise PromptError(f'row {index} names the environment "{row["environment"]}"; environments are not offered yet')
-
     return row.keys()
+
 
 def _check_place(config: RunConfig, place: str) -> list[str]:
     """Whether the run can be written, and fits."""
     if place.startswith("memory://"):
         return [f"run.dir: {place} is seen by one process only; a run needs a folder or an object store"]
     if "://" in place:
-        return []
+        return _check_store(place)
     standing = Path(place).absolute()
     while not standing.exists():
         standing = standing.parent
     if not standing.is_dir() or not os.access(standing, os.W_OK):
         return [f"run.dir: {standing} cannot be written; choose another folder with --set run.dir=…"]
+    if configuration_problems(Path(config.model.path)):
+        return []  # what the run keeps is not known
     needed, free = bytes_needed(config), shutil.disk_usage(standing).free
     if free < needed:
         return [
             f"run.dir: {standing} has {free / 2**20:.0f} MiB free; this run keeps up to {needed / 2**20:.0f} MiB of weights "
             "and checkpoints; free some, or choose another folder with --set run.dir=…"
         ]
-    if configuration_problems(Path(config.model.path)):
-        return []  # what the run keeps is not known
+    return []
+
+
+def _check_store(url: str) -> list[str]:
+    """Whether there is a filesystem of that kind. Asks no store."""
+    try:
+        open_filesystem(url)
+    except AgrpoError as error:
+        return [f"run.dir: {error}"]
     return []
 
 

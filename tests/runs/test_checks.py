@@ -40,3 +40,9 @@ def test_a_column_of_one_prompt_is_enough(tmp_path: Path):
     (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
     tree = {**config.settings.tree, "rewards": [{"name": "exact_match"}]}
     assert check(RunConfig.build(resolve(values=tree))) == []
+
+
+def test_a_place_of_a_kind_that_nothing_opens_is_refused(tmp_path: Path):
+    tree = a_config(tmp_path).settings.tree
+    (problem,) = check(RunConfig.build(resolve(values={**tree, "run": {**tree["run"], "dir": "foo://x"}})))
+    assert problem.startswith("run.dir: ") and "foo" in problem
