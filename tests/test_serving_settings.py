@@ -122,6 +122,23 @@ def test_weights_over_nccl_are_refused_where_the_learner_has_no_gpu(monkeypatch:
     assert problem.startswith('engine.weights = "nccl": the learner sends from its GPU')
 
 
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("localhost:8000", "expected a URL; write http://localhost:8000"),
+        ("http://a:1/v1", "a server is named by its root, without /v1; write http://a:1"),
+        ("http://a:1/v1/", "a server is named by its root, without /v1; write http://a:1"),
+        ("ftp://a", "expected http:// or https:// and a host"),
+        ("http:///x", "expected http:// or https:// and a host"),
+    ],
+)
+def test_a_server_is_named_by_the_url_of_its_root(url: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        built(base_urls=[url])
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"engine.base_urls.0 = '{url}': {told}")
+
+
 def test_a_server_that_is_listed_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match=r'engine\.base_urls: "http://a:1" is listed twice'):
         built(base_urls=["http://a:1", "http://a:1/"])
