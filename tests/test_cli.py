@@ -130,6 +130,13 @@ def test_a_project_with_flows_of_its_own_runs_agrpos(tmp_path: Path):
     assert done.stdout.splitlines() == told, done.stderr
 
 
+def test_sql_that_is_no_text_is_refused_with_its_file(finished: Path):
+    file = finished / "query.sql"
+    file.write_bytes(b"SELECT '\xff'")
+    told = agrpo("sql", str(finished / "small"), "--file", str(file), code=2).stderr.decode()
+    assert "UTF-8" in told and "Traceback" not in told
+
+
 def test_check_takes_the_home_of_who_asks_for_a_tilde(
     finished: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ):
