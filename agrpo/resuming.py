@@ -12,6 +12,7 @@ from agrpo.queue.amendments import amend
 from agrpo.queue.at_work import learner_at_work
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.queue.run_folder import RunFolder
+from agrpo.runs.beginning import with_whole_paths
 
 
 def take_up(folder: RunFolder, settings: Settings | None = None, *, trains: bool = True) -> None:
@@ -37,7 +38,7 @@ def take_up(folder: RunFolder, settings: Settings | None = None, *, trains: bool
 
 def newest_run(settings: Settings, folder: str | None = None) -> RunFolder | None:
     """The newest run of the settings' `run.name` in their `run.dir`, or the one in `folder`; None where there is none."""
-    section = RunConfig.build(settings).run
+    section = RunConfig.build(with_whole_paths(settings)).run
     if folder is not None:
         return _opened(folder)
     names = [name for name in open_filesystem(section.dir).list("") if name.startswith(f"{section.name}-")]
@@ -48,7 +49,7 @@ def newest_run(settings: Settings, folder: str | None = None) -> RunFolder | Non
 
 def begun(name: str, settings: Settings) -> RunFolder | None:
     """The run called `name` in the settings' `run.dir`; None where there is none."""
-    return _opened(f"{RunConfig.build(settings).run.dir.rstrip('/')}/{name}")
+    return _opened(f"{RunConfig.build(with_whole_paths(settings)).run.dir.rstrip('/')}/{name}")
 
 
 def _opened(url: str) -> RunFolder | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pkgutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+import agrpo as agrpo_package
 from agrpo.cli import commands
 from agrpo.config import resolve
 from agrpo.runs import prepare
@@ -23,7 +25,7 @@ def finished(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """The folder of a finished run, called `small`."""
     place = tmp_path_factory.mktemp("cli")
     prompts = place / "prompts.jsonl"
-    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
+    prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}], "answer": "2"}))
     folder = prepare(
         resolve(values=settings(tiny_model, prompts, place, stop={"max_steps": 1})), folder=f"{place}/small"
     )
@@ -100,6 +102,54 @@ def test_rewards_are_modules_of_the_folder_one_works_in(finished: Path, tiny_mod
         [script, "check", file], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_project_with_flows_of_its_own_runs_agrpos(tmp_path: Path):
+    (tmp_path / "flows.py").write_text("raise AssertionError('this is a project of Prefect')\n")
+    (tmp_path / "my_rewards.py").write_text("")
+    program = (
+        "import contextlib, sys\n"
+        "from agrpo.cli import main\n"
+        "sys.argv = ['agrpo', '--version']\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+        "import flows.server, my_rewards\n"
+        "print(flows.server.__file__, my_rewards.__file__)"
+    )
+    root = Path(agrpo_package.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    told = [f"agrpo {agrpo_package.__version__}", f"{root}/flows/server.py {tmp_path}/my_rewards.py"]
+    assert done.stdout.splitlines() == told, done.stderr
+
+
+def test_sql_that_is_no_text_is_refused_with_its_file(finished: Path):
+    file = finished / "query.sql"
+    file.write_bytes(b"SELECT '\xff'")
+    told = agrpo("sql", str(finished / "small"), "--file", str(file), code=2).stderr.decode()
+    assert "UTF-8" in told and "Traceback" not in told
+
+
+def test_check_takes_the_home_of_who_asks_for_a_tilde(
+    finished: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(finished))
+    (finished / "model").symlink_to(tiny_model)
+    file = finished / "home.toml"
+    file.write_text(
+        '[run]\ndir = "~/runs"\n[model]\npath = "~/model"\n[prompts]\nname = "files"\npath = "~/prompts.jsonl"\n'
+        '[[rewards]]\nname = "exact_match"\n[stop]\nmax_steps = 1\n'
+    )
+    told = agrpo("check", str(file)).stdout.decode()
+    for line in (f'run.dir = "{finished}/runs"', f'model.path = "{finished}/model"'):
+        assert line in told
 
 
 @pytest.mark.spec("K39")

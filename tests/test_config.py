@@ -162,6 +162,15 @@ def test_a_set_without_key_or_value_is_refused(setting: str):
         resolve(sets=[setting])
 
 
+@pytest.mark.parametrize(
+    ("setting", "table"), [("rewards.0.weight=2", "rewards"), ("optimizer.betas.0=0.8", "optimizer.betas")]
+)
+def test_an_entry_of_a_list_cannot_be_set_and_says_so(setting: str, table: str):
+    tree = changed(optimizer={"betas": [0.9, 0.99]})
+    with pytest.raises(ConfigError, match=rf"^--set {setting}: {table} is a list, .* such as --set '{table}=\[…\]'$"):
+        resolve(values=tree, sets=[setting])
+
+
 def test_a_missing_or_broken_file_is_one_clear_problem(tmp_path: Path):
     with pytest.raises(ConfigError, match="no such file"):
         resolve(tmp_path / "none.toml")

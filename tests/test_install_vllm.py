@@ -32,6 +32,15 @@ def test_an_installer_that_fails_ends_with_its_reason(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (1, "vLLM cannot be installed: ERROR: no space left\n")
 
 
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["--help"], 0)])
+def test_an_installer_without_a_folder_says_how_it_is_called(arguments: list[str], code: int) -> None:
+    script = ROOT / "deployments" / "vllm" / "install.py"
+    ended = subprocess.run(
+        [sys.executable, script, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, "usage: install.py [-h] folder" in ended.stdout + ended.stderr) == (code, True)
+
+
 def test_the_package_of_a_requirement_is_its_first_word() -> None:
     asked = ["torch==2.13.0", "torchvision>=0.2; python_version < '3'", "mistral_common[image]>=1", "Triton (==3.0)"]
     assert [install.name_of(one) for one in asked] == ["torch", "torchvision", "mistral_common", "triton"]

@@ -181,6 +181,15 @@ def test_the_newest_run_of_a_name_is_meant_and_no_other_names(tree: dict[str, An
     assert newest_run(asked(tree), f"{first.url}-none") is None
 
 
+def test_a_run_in_the_home_of_who_began_it_is_found_there_again(
+    tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    begun_there = prepare(asked(tree, "run.dir=~/runs"))
+    assert begun_there.url.startswith(f"{tmp_path}/runs/run-")
+    assert newest_run(asked(tree, "run.dir=~/runs")).url == begun_there.url
+
+
 @pytest.fixture
 def learner(tree: dict[str, Any]) -> Iterator[tuple[RunFolder, subprocess.Popen[bytes]]]:
     """A run and a process that looks like its learner."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from agrpo.config import RunConfig, resolve
 from agrpo.config.amendments import changes
 from agrpo.errors import ConfigError
 from agrpo.runs.beginning import refuse_problems, with_whole_paths
-from agrpo.runs.serving import check_servers
+from agrpo.runs.serving import ask_servers, check_servers
 from tests.stages.standing_in import SERVING, environment
 
 WHOLE: dict[str, Any] = {
@@ -103,3 +105,61 @@ def test_the_environment_of_vllm_is_the_same_from_any_folder(tmp_path: Path, mon
         refuse_problems(settings)
     assert not any("engine" in problem for problem in caught.value.problems)
     assert with_whole_paths(settings).tree["engine"]["environment"] == str(tmp_path / "env")
+
+
+def test_a_key_that_is_not_set_is_told_before_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POLICY_KEY", raising=False)
+    elsewhere = built(base_urls=["http://a:1"], api_key_variable="POLICY_KEY")
+    (problem,) = check_servers(elsewhere)
+    assert problem.startswith("engine.api_key_variable: no environment variable POLICY_KEY is set here")
+    monkeypatch.setenv("POLICY_KEY", "sesame")
+    assert check_servers(elsewhere) == []
+
+
+def test_weights_over_nccl_are_refused_where_the_learner_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (problem,) = check_servers(built(base_urls=["http://a:1"], weights="nccl"))
+    assert problem.startswith('engine.weights = "nccl": the learner sends from its GPU')
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("localhost:8000", "expected a URL; write http://localhost:8000"),
+        ("http://a:1/v1", "a server is named by its root, without /v1; write http://a:1"),
+        ("http://a:1/v1/", "a server is named by its root, without /v1; write http://a:1"),
+        ("ftp://a", "expected http:// or https:// and a host"),
+        ("http:///x", "expected http:// or https:// and a host"),
+    ],
+)
+def test_a_server_is_named_by_the_url_of_its_root(url: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        built(base_urls=[url])
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"engine.base_urls.0 = '{url}': {told}")
+
+
+def test_a_server_that_is_listed_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'engine\.base_urls: "http://a:1" is listed twice'):
+        built(base_urls=["http://a:1", "http://a:1/"])
+
+
+def test_a_server_elsewhere_is_asked_whether_it_is_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        answers = threading.Thread(target=_say_ok, args=(listening,))
+        answers.start()
+        assert ask_servers(built(base_urls=[f"http://127.0.0.1:{port}"]))[0].startswith(
+            f"http://127.0.0.1:{port} answers"
+        )
+        answers.join(10)
+    (gone,) = ask_servers(built(base_urls=[f"http://127.0.0.1:{port}"], start_seconds=60))
+    assert gone.startswith(f"warning: GET http://127.0.0.1:{port}/health: ClientConnectorError")
+    assert gone.endswith("a run waits engine.start_seconds = 60 s for a server to answer")
+
+
+def _say_ok(listening: socket.socket) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

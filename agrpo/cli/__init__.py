@@ -6,10 +6,12 @@ import importlib
 import os
 import pkgutil
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
+import agrpo
 from agrpo.cli import commands
 from agrpo.errors import AgrpoError, ConfigError
 from agrpo.visible import harmless
@@ -26,8 +28,24 @@ app = typer.Typer(
 )
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        print(f"agrpo {agrpo.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of `agrpo` itself."""
+
+
 def main() -> None:
     """Run the command line. Errors are one message, not a traceback: exit 2 for settings, 1 for anything else."""
+    _hold_flows()
     # As for `python -m agrpo`: rewards of the user's own are modules of the folder they work in.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -41,6 +59,19 @@ def main() -> None:
         # Whoever read the output has enough of it, as `head` has. Python would complain once more at its own end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _hold_flows() -> None:
+    """Import the package `flows` that stands beside agrpo, before the user's folder is searched.
+
+    A `flows.py` there, usual in a project of Prefect, would be taken for it. No other process of a run imports `flows`.
+    """
+    beside = str(Path(agrpo.__file__).parent.parent)
+    sys.path.insert(0, beside)
+    try:
+        importlib.import_module("flows")
+    finally:
+        sys.path.remove(beside)
 
 
 def _fail(message: str, code: int) -> NoReturn:

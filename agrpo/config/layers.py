@@ -29,6 +29,7 @@ def resolve(file: Path | None = None, sets: Iterable[str] = (), values: Mapping[
         _lay(tree, origins, _read_toml(file), str(file))
     for setting in sets:
         path, value = _parse_set(setting)
+        _refuse_inside_list(tree, path, setting)
         _lay(tree, origins, _nest(path, value), "--set")
     return Settings(tree=tree, origins=origins)
 
@@ -62,6 +63,18 @@ def _parse_set(setting: str) -> tuple[list[str], Any]:
             f"--set {setting}: an empty table sets nothing; name the key, such as --set stop.max_steps=10"
         )
     return path.strip().split("."), value
+
+
+def _refuse_inside_list(tree: Mapping[str, Any], path: list[str], setting: str) -> None:
+    node: Any = tree
+    for depth, key in enumerate(path):
+        if isinstance(node, list):
+            table = ".".join(path[:depth])
+            raise ConfigError(
+                f"--set {setting}: {table} is a list, whose entries cannot be set from the command line; change them in the file, "
+                f"or give the whole list, such as --set '{table}=[…]'"
+            )
+        node = node.get(key) if isinstance(node, Mapping) else None
 
 
 def _nest(path: list[str], value: Any) -> dict[str, Any]:

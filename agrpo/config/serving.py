@@ -22,6 +22,8 @@ def serving_problems(engine: Any, workers: WorkersSection, sampling: Sampling) -
             "engine.base_urls: names servers that run elsewhere, and engine.serve = true starts the run's own; leave one of "
             "the two out"
         )
+    urls = [url.rstrip("/") for url in engine.base_urls]
+    problems += [f'engine.base_urls: "{url}" is listed twice; leave one out' for url in {*urls} if urls.count(url) > 1]
     if not serve:
         ignored = [name for name, unsaid in OF_OWN_SERVERS.items() if getattr(engine, name) != unsaid]
         problems += [

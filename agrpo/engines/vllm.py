@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import field
 from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from agrpo.config import ModelSection
 from agrpo.engines import Engine, Needs
@@ -15,6 +16,18 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 HERE = "http://localhost:8000"
 
 
+def _root(url: str) -> str:
+    """The URL, where it is one of a server's root."""
+    if "://" not in url:
+        raise ValueError(f"expected a URL; write http://{url}")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"expected http:// or https:// and a host, such as {HERE}")
+    if parts.path.rstrip("/").endswith("/v1"):
+        raise ValueError(f"a server is named by its root, without /v1; write {url.rstrip('/').removesuffix('/v1')}")
+    return url
+
+
 @part
 class Vllm:
     """One generator drives all replicas: each request goes to the least loaded, and new weights to all of them.
@@ -22,7 +35,7 @@ class Vllm:
     docs/vllm.md says how servers are started, and what each flag is needed for.
     """
 
-    base_urls: list[Annotated[str, Field(pattern=r"^https?://[^/]+(/.*)?$")]] = field(default_factory=list)
+    base_urls: list[Annotated[str, AfterValidator(_root)]] = field(default_factory=list)
     """Roots of servers that run elsewhere. None named, and no `serve`: http://localhost:8000."""
     serve: bool = False
     """The run starts its servers, watches them and starts them again."""

@@ -5,7 +5,7 @@ A reward is a part of this room, or a function of yours that a run names as `pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 from agrpo.errors import AgrpoError, RewardError
@@ -53,6 +53,16 @@ class Preparing(Protocol):
         ...
 
 
+@runtime_checkable
+class Needing(Protocol):
+    """A reward that can say nothing of a prompt without certain facts."""
+
+    @property
+    def needed_facts(self) -> Sequence[str]:
+        """Their names, which are columns of the dataset."""
+        ...
+
+
 rewards: Registry[Reward | AsyncReward] = Registry("agrpo.rewards")
 
 
@@ -80,6 +90,20 @@ def check_reward(section: RewardSection) -> list[str]:
     except (AgrpoError, ImportError) as error:
         return [str(error)]
     return []
+
+
+def check_facts(section: RewardSection, columns: Collection[str]) -> list[str]:
+    """A sentence for each fact that the reward needs and none of the prompts has. One that cannot be loaded needs none."""
+    try:
+        reward = load_reward(section)
+    except (AgrpoError, ImportError):
+        return []
+    return [
+        f'reward "{section.name}" needs "{name}", which no prompt has (they have: {", ".join(sorted(columns)) or "nothing"}); '
+        "rename a column of the dataset, or name the column in the reward's settings where it has one for that"
+        for name in (reward.needed_facts if isinstance(reward, Needing) else ())
+        if name not in columns
+    ]
 
 
 def awaits(reward: Reward | AsyncReward) -> TypeGuard[AsyncReward]:
@@ -111,10 +135,12 @@ __all__ = [
     "AsyncFunctionReward",
     "AsyncReward",
     "FunctionReward",
+    "Needing",
     "Preparing",
     "Reward",
     "answer_of",
     "awaits",
+    "check_facts",
     "check_reward",
     "fact_of",
     "load_named",

@@ -18,6 +18,7 @@ class Accuracy:
     """
 
     whole_group: ClassVar[bool] = False
+    needed_facts: ClassVar[tuple[str, ...]] = ("solution",)
 
     def prepare(self) -> None:
         """Import the package and use it once, which builds the patterns that every later call shares."""

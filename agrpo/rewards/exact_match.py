@@ -20,6 +20,11 @@ class ExactMatch:
 
     whole_group: ClassVar[bool] = False
 
+    @property
+    def needed_facts(self) -> tuple[str, ...]:
+        """As for `Needing`."""
+        return (self.fact,)
+
     def __call__(self, group: RolloutGroup) -> list[float | None]:
         """1 or 0 per rollout."""
         expected = str(fact_of(group, self.fact, "exact_match")).strip()

@@ -24,6 +24,7 @@ class ReasoningGym:
     """1 for a full score and 0 for any other. Most datasets pay a little for a wrong answer."""
 
     whole_group: ClassVar[bool] = False
+    needed_facts: ClassVar[tuple[str, ...]] = ("reasoning_gym_dataset", "reasoning_gym_entry")
 
     def prepare(self) -> None:
         """Import the package, which takes a second."""

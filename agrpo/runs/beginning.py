@@ -93,16 +93,19 @@ def go_back(folder: RunFolder, step: int) -> None:
 
 
 def with_whole_paths(settings: Settings) -> Settings:
-    """The same settings, such that they mean the same files from any folder."""
+    """The same settings, such that they mean the same files from any folder, and `~` the home of who begins the run."""
     tree = {table: dict(values) if isinstance(values, dict) else values for table, values in settings.tree.items()}
     for table in ("model", "prompts"):
         values = tree.get(table)
-        path = values.get("path") if isinstance(values, dict) else None
-        if not isinstance(values, dict) or not isinstance(path, str) or "://" in path:
+        written = values.get("path") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or not isinstance(written, str) or "://" in written:
             continue
-        if os.path.exists(path) or path.startswith(".") or values.get("name") == "files":
+        path = os.path.expanduser(written)
+        if os.path.exists(path) or written.startswith((".", "~")) or values.get("name") == "files":
             values["path"] = os.path.abspath(path)
-    engine = tree.get("engine")
+    engine, run = tree.get("engine"), tree.get("run")
     if isinstance(engine, dict) and isinstance(engine.get("environment"), str):
         engine["environment"] = os.path.abspath(os.path.expanduser(engine["environment"]))
+    if isinstance(run, dict) and isinstance(run.get("dir"), str):
+        run["dir"] = os.path.expanduser(run["dir"])
     return Settings(tree=tree, origins=settings.origins)

@@ -6,16 +6,19 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 from agrpo.config import RunConfig
 from agrpo.errors import AgrpoError, PromptError
 from agrpo.prompts import DatasetRow, messages_of
+from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
-from agrpo.rewards import check_reward
+from agrpo.rewards import check_facts, check_reward
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
+from agrpo.runs.model_files import configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
 
 ROWS_CHECKED = 10_000
@@ -48,11 +51,7 @@ def _check_ranks(config: RunConfig, num_gpus: int) -> list[str]:
 def _check_model(config: RunConfig) -> list[str]:
     path = config.model.path
     if os.path.isdir(path):
-        files = {entry.name for entry in Path(path).iterdir()}
-        missing = [name for name in ("config.json", "tokenizer_config.json") if name not in files]
-        if not any(name.endswith(".safetensors") for name in files):
-            missing.append("*.safetensors")
-        return [f"model.path: {path} has no {', no '.join(missing)}; save model and tokenizer there"] if missing else []
+        return model_problems(Path(path))
     if path.startswith((".", "/", "~")):
         return [f"model.path: no folder {path}; give a folder written by save_pretrained, or a hub id"]
     return _check_hub_model(config)
@@ -101,18 +100,22 @@ def _check_prompts(config: RunConfig) -> list[str]:
         rows = config.prompts.source()
         if len(rows) == 0:
             return ["prompts: the source has no rows; a run needs at least one prompt"]
+        columns: set[str] = set()
         for index in range(min(len(rows), ROWS_CHECKED)):
-            _check_row(rows, index)
+            columns |= _check_row(rows, index)
     except AgrpoError as error:
         return [f"prompts: {error}"]
-    return []
+    facts = columns - {"prompt", "environment"}
+    return [problem for reward in config.rewards for problem in check_facts(reward, facts)]
 
 
-def _check_row(rows: Any, index: int) -> None:
+def _check_row(rows: Any, index: int) -> AbstractSet[str]:
+    """The row's columns. Raises `PromptError`."""
     row: DatasetRow = rows[index]
     messages_of(row, index)
     if row.get("environment") is not None:
         raise PromptError(f'row {index} names the environment "{row["environment"]}"; environments are not offered yet')
+    return row.keys()
 
 
 def _check_place(config: RunConfig, place: str) -> list[str]:
@@ -120,18 +123,29 @@ def _check_place(config: RunConfig, place: str) -> list[str]:
     if place.startswith("memory://"):
         return [f"run.dir: {place} is seen by one process only; a run needs a folder or an object store"]
     if "://" in place:
-        return []
+        return _check_store(place)
     standing = Path(place).absolute()
     while not standing.exists():
         standing = standing.parent
     if not standing.is_dir() or not os.access(standing, os.W_OK):
         return [f"run.dir: {standing} cannot be written; choose another folder with --set run.dir=…"]
+    if configuration_problems(Path(config.model.path)):
+        return []  # what the run keeps is not known
     needed, free = bytes_needed(config), shutil.disk_usage(standing).free
     if free < needed:
         return [
             f"run.dir: {standing} has {free / 2**20:.0f} MiB free; this run keeps up to {needed / 2**20:.0f} MiB of weights "
             "and checkpoints; free some, or choose another folder with --set run.dir=…"
         ]
+    return []
+
+
+def _check_store(url: str) -> list[str]:
+    """Whether there is a filesystem of that kind. Asks no store."""
+    try:
+        open_filesystem(url)
+    except AgrpoError as error:
+        return [f"run.dir: {error}"]
     return []
 
 

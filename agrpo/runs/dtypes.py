@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from agrpo.config import ModelSection
 from agrpo.errors import ConfigError
+from agrpo.runs.model_files import read_object
 
 KNOWN = ("float32", "bfloat16", "float16")
 
@@ -15,13 +15,14 @@ KNOWN = ("float32", "bfloat16", "float16")
 def checkpoint_dtype(model: ModelSection) -> str | None:
     """What the configuration of the checkpoint says its weights are in. None: it cannot be had.
 
-    Raises `ConfigError` where it says nothing, or a type that no run trains in.
+    Raises `ConfigError` where it says nothing, or a type that no run trains in, or cannot be read.
     """
     file = _configuration(model)
     if file is None:
         return None
-    document: dict[str, Any] = json.loads(file.read_text("utf-8"))
-    parts = [document, document.get("text_config") or {}]
+    document = read_object(file)
+    inner: Any = document.get("text_config")
+    parts = [document, inner if isinstance(inner, dict) else {}]
     said = next((part[key] for part in parts for key in ("dtype", "torch_dtype") if part.get(key)), None)
     if said not in KNOWN:
         what = f'says "{said}"' if said else "says nothing"

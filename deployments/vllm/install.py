@@ -6,6 +6,7 @@ alone. Ends with 1, and one line that gives the reason, where it cannot be insta
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -32,7 +33,9 @@ class CannotInstall(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
-    [place] = arguments
+    parser = argparse.ArgumentParser(description="Install vLLM into a virtual environment of its own.")
+    parser.add_argument("folder", help="of the environment, which is made where there is none, such as .venv-vllm")
+    place: str = parser.parse_args(arguments).folder
     folder, requirement = Path(place), GPU if shutil.which("nvidia-smi") else CPU
     try:
         if sys.version_info < OLDEST:

@@ -159,18 +159,25 @@ def test_a_server_that_asks_for_a_key_is_given_one(tiny_model: Path, monkeypatch
         assert len(drive([server], one, api_key_variable=KEY).output_ids) == 8
 
 
-@pytest.mark.parametrize("key", [None, "wrong"])
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        (None, "the server asks for a key: name the environment variable that holds it in engine.api_key_variable"),
+        (
+            "wrong",
+            "the server takes another key than it was sent: put the one it was started with into the environment variable that "
+            "engine.api_key_variable names",
+        ),
+    ],
+)
 def test_a_key_that_is_missing_or_wrong_ends_the_run(
-    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, key: str | None, advice: str
 ):
     monkeypatch.setenv(KEY, key or "")
     with Server(tiny_model, Options(api_key="open sesame")) as server:
         with pytest.raises(EngineLost) as raised:
             drive([server], one, **({} if key is None else {"api_key_variable": KEY}))
-        assert str(raised.value) == (
-            f"GET {server.url}/v1/models answered 401: Unauthorized; the server asks for a key: name the environment variable "
-            "that holds it in engine.api_key_variable"
-        )
+        assert str(raised.value) == f"GET {server.url}/v1/models answered 401: Unauthorized; {advice}"
 
 
 @pytest.mark.parametrize(("path", "status"), [("/version", 404), ("/health", 502)])

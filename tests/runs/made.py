@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from agrpo.config import RunConfig, resolve
 from agrpo.runs.memory import Machine, Memory, MemoryPlan, Part, plan_memory
@@ -31,7 +33,8 @@ def a_model(folder: Path, **config: Any) -> Path:
     """Files of a model: one embedding of 100 x 32, one matrix of 32 x 48 and a norm."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(WIDTHS | config))
-    (folder / "tokenizer_config.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    Tokenizer(WordLevel({"a": 0}, "a")).save(str(folder / "tokenizer.json"))
     tensors = {
         "model.embed_tokens.weight": (100, 32),
         "model.layers.0.mlp.up_proj.weight": (48, 32),

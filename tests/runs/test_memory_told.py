@@ -18,7 +18,7 @@ from tests.runs.made import a_machine, a_model
 
 @pytest.fixture
 def run_file(tmp_path: Path) -> Path:
-    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1"}]}))
+    (tmp_path / "prompts.jsonl").write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1"}], "answer": "2"}))
     file = tmp_path / "run.toml"
     file.write_text(
         f'model = {{ path = "{a_model(tmp_path / "model")}" }}\n'

@@ -26,10 +26,12 @@ def check(
     """
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
+    from agrpo.runs.beginning import with_whole_paths
     from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
     from agrpo.runs.publishing import settled
+    from agrpo.runs.serving import ask_servers
 
-    config = settled(RunConfig.build(resolve(file, sets or [])))
+    config = settled(RunConfig.build(with_whole_paths(resolve(file, sets or []))))
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)
@@ -41,5 +43,7 @@ def check(
             print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
     plan = plan_memory(config, machine_here())
     for line in [*lines(plan), *warnings(plan)]:
+        say(line)
+    for line in ask_servers(config):
         say(line)
     say(f"{file}: nothing is wrong")

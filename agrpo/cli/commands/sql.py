@@ -55,6 +55,13 @@ def _asked(query: str | None, file: Path | None) -> str | None:
     """The SQL, wherever it was given."""
     if file is not None and query is not None:
         raise typer.BadParameter("takes SQL or --file, not both", param_hint="SQL")
-    if file is not None:
-        return file.read_text("utf-8")
-    return sys.stdin.read() if query == "-" else query
+    data = file.read_bytes() if file is not None else sys.stdin.buffer.read() if query == "-" else None
+    if data is None:
+        return query
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise typer.BadParameter(
+            f"{file or 'standard input'} is no text in UTF-8, which SQL has to be ({error})",
+            param_hint="SQL" if file is None else "--file",
+        ) from None

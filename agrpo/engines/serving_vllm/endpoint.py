@@ -16,6 +16,11 @@ from agrpo.errors import EngineError, EngineLost
 
 LONGEST_TEXT = 500
 """Characters of a server's answer that an error repeats."""
+_NO_KEY = "the server asks for a key: name the environment variable that holds it in engine.api_key_variable"
+_OTHER_KEY = (
+    "the server takes another key than it was sent: put the one it was started with into the environment variable that "
+    "engine.api_key_variable names"
+)
 
 
 class Unreachable(EngineError):
@@ -88,7 +93,7 @@ class Endpoint:
             raise Unreachable(f"{what}: its connection was closed while it was made") from None
         except (aiohttp.ClientError, OSError, UnicodeDecodeError) as error:
             raise Unreachable(f"{what}: {type(error).__name__}: {error}") from None
-        return _checked(what, answer.status, answer.content_type, text)
+        return _checked(what, answer.status, answer.content_type, text, has_key=bool(self._headers))
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._closed:
@@ -102,7 +107,7 @@ class Endpoint:
         return self._session
 
 
-def _checked(what: str, status: int, content_type: str, text: str) -> str:
+def _checked(what: str, status: int, content_type: str, text: str, *, has_key: bool) -> str:
     """The text of an answer that is one."""
     if status < 400:
         if content_type == "text/html":
@@ -112,9 +117,7 @@ def _checked(what: str, status: int, content_type: str, text: str) -> str:
         return text
     told = f"{what} answered {status}: {'a web page' if content_type == 'text/html' else _short(_message(text))}"
     if status in (401, 403) and "scale" not in text.lower():
-        raise EngineLost(
-            f"{told}; the server asks for a key: name the environment variable that holds it in engine.api_key_variable"
-        )
+        raise EngineLost(f"{told}; {_OTHER_KEY if has_key else _NO_KEY}")
     if status >= 500 or status in (408, 425, 429):
         raise Unreachable(told, busy=status in (408, 425, 429, 503))
     raise Refused(told, status)

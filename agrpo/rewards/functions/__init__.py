@@ -35,6 +35,11 @@ class Keywords:
     required: frozenset[str]
     """Those without a default."""
 
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the dataset that the function cannot be called without, sorted."""
+        return sorted(self.required - {*DOCUMENTED})
+
     def of(self, group: RolloutGroup) -> dict[str, Any]:
         """The keywords for one group. Raises `RewardError` naming the column that does not fit."""
         columns = group.reward_kwargs
@@ -64,6 +69,11 @@ class FunctionReward:
     keywords: Keywords
     whole_group: bool
 
+    @property
+    def needed_facts(self) -> list[str]:
+        """As for `Needing`."""
+        return self.keywords.columns
+
     def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
         """What the function returns for this group."""
         return self.function(**self.keywords.of(group))
@@ -76,6 +86,11 @@ class AsyncFunctionReward:
     function: Callable[..., Awaitable[Sequence[float | None]]]
     keywords: Keywords
     whole_group: bool
+
+    @property
+    def needed_facts(self) -> list[str]:
+        """As for `Needing`."""
+        return self.keywords.columns
 
     async def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
         """What the function returns for this group."""

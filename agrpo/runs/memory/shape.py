@@ -13,6 +13,7 @@ from typing import Any
 from agrpo.config import ModelSection
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_WIDTHS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _OUT_OF_REACH = re.compile(
     r"embed|head|\.experts\.|(^|\.)(router|mlp\.gate|block_sparse_moe\.gate)\.weight$"
@@ -71,7 +72,7 @@ def read_shape(model: ModelSection) -> ModelShape | None:
     tensors = tensor_shapes(folder)
     document: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
     config = {**document, **(document.get("text_config") or {})}
-    if not tensors or not {"hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"} <= config.keys():
+    if not tensors or not all(isinstance(config.get(name), int) and config[name] > 0 for name in _WIDTHS):
         return None
     size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     numbers = [math.prod(shape) for shape in tensors.values()]
