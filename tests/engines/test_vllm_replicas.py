@@ -183,7 +183,7 @@ def test_while_no_server_can_be_asked_what_they_said_last_is_not_taken_for_new(t
     async def body(engine: Engine) -> None:
         before = await engine.pressure()
         for server in two:
-            server.fault(Do.DROP, "/metrics")
+            server.fault(Do.STATUS, "/metrics")
         away, again = await engine.pressure(), await engine.pressure()
         assert before is not None and before.is_new
         assert away == replace(before, is_new=False)
