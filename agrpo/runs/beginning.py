@@ -17,6 +17,7 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Rewind
 from agrpo.runs.checks import check
 from agrpo.runs.identity import run_document
+from agrpo.runs.idle_gpus import idle_gpus
 from agrpo.runs.memory import machine_here, plan_memory, warnings
 from agrpo.runs.publishing import adapter_sentence, settled
 
@@ -45,7 +46,8 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     if "://" not in url:
         url = str(Path(url).absolute())
     probe(open_filesystem(url))
-    for warning in warnings(plan_memory(config, machine_here())):
+    machine = machine_here()
+    for warning in [*idle_gpus(config, machine), *warnings(plan_memory(config, machine))]:
         logger.warning(warning)
     return RunFolder.create(url, run_document(config, name if folder is None else Path(url).name, now))
 

@@ -26,6 +26,7 @@ def check(
     """
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
+    from agrpo.runs.idle_gpus import idle_gpus
     from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
     from agrpo.runs.publishing import settled
 
@@ -39,7 +40,8 @@ def check(
             origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
             resolved = f": {config.zero_variance}" if where == "step.zero_variance" and value is None else ""
             print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
-    plan = plan_memory(config, machine_here())
-    for line in [*lines(plan), *warnings(plan)]:
+    machine = machine_here()
+    plan = plan_memory(config, machine)
+    for line in [*lines(plan), *warnings(plan), *idle_gpus(config, machine)]:
         say(line)
     say(f"{file}: nothing is wrong")
