@@ -19,7 +19,7 @@ from agrpo.runs.checks import check
 from agrpo.runs.identity import run_document
 from agrpo.runs.idle_gpus import idle_gpus
 from agrpo.runs.memory import machine_here, plan_memory, warnings
-from agrpo.runs.publishing import adapter_sentence, settled
+from agrpo.runs.publishing import adapter_sentence, precision_sentence, settled
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     """
     config = refuse_problems(settings, folder=folder)
     _tell_of_adapter(config, settings)
+    if (sentence := precision_sentence(config)) is not None:
+        logger.info(sentence)
     now = datetime.now(UTC)
     name = f"{config.run.name}-{now:%Y%m%dT%H%M%S}"
     url = folder or f"{config.run.dir.rstrip('/')}/{name}"
