@@ -17,7 +17,7 @@ PANEL = Panel.TRAIN
 
 def train(
     file: Annotated[
-        Path, typer.Argument(metavar="RUN.toml", help="The run's settings; `agrpo check` explains them.")
+        Path, typer.Argument(metavar="RUN.toml", help="The run's settings; `agrpo settings` explains each.")
     ],
     sets: SetOption = None,
     folder: Annotated[
