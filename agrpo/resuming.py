@@ -13,6 +13,7 @@ from agrpo.queue.at_work import learner_at_work
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs.beginning import with_whole_paths
+from agrpo.runs.publishing import keeps_settled
 
 
 def take_up(folder: RunFolder, settings: Settings | None = None, *, trains: bool = True) -> None:
@@ -63,7 +64,7 @@ def _amend(folder: RunFolder, settings: Settings) -> None:
     """Compare the settings with the run's; write down what may differ, and refuse the rest. Raises `ConfigError`."""
     asked = runs.refuse_problems(settings, folder=folder.url).settings
     has = RunConfig.build(load_settings(folder.document())).settings
-    found = changes(has.tree, asked.tree)
+    found = [change for change in changes(has.tree, asked.tree) if not keeps_settled(change, settings)]
     refused = [change for change in found if not change.allowed]
     if refused:
         raise ConfigError([*(str(change) for change in refused), _what_may_change(folder)])

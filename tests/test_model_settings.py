@@ -55,7 +55,7 @@ def test_a_checkpoint_in_no_type_to_train_in_is_refused(said: dict[str, str], ex
     [
         ({"mixed_precision": "float16"}, "model.mixed_precision: gradients in float16 vanish"),
         ({"mixed_precision": "bfloat16", "dtype": "bfloat16"}, 'leave model.dtype ("bfloat16") out'),
-        ({"mixed_precision": "float32"}, "model.mixed_precision = 'float32'"),
+        ({"mixed_precision": "float32", "dtype": "bfloat16"}, 'leave model.dtype ("bfloat16") out'),
         ({"mixed_precision": "bfloat16", "dtype": "auto"}, 'leave model.dtype ("auto") out'),
         ({"dtype": "float64"}, "model.dtype = 'float64'"),
         ({"dtype": "float16"}, "model.dtype: weights in float16 are lost in their first step"),

@@ -25,7 +25,10 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Attempt, Hint
 from agrpo.resuming import newest_run, take_up
 from agrpo.runs import prepare
+from tests.stages.standing_in import SERVING, environment
 from tests.stages.walk import settings
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
@@ -79,6 +82,39 @@ def test_what_decides_no_value_may_change_and_is_written_once(tree: dict[str, An
         "recorder.topk": True,
     }
     assert amendment.origins["stop.max_steps"] == "--set"
+
+
+def test_what_messages_of_servers_advise_may_be_set_when_the_run_goes_on(tree: dict[str, Any], tmp_path: Path) -> None:
+    engine = {"name": "vllm", "num_generations": 4, "max_completion_length": 6}
+    elsewhere = {**tree, "engine": engine}
+    folder = begun(elsewhere)
+    advised = {"engine.weights": "filesystem", "engine.served_model": "policy"}
+    take_up(folder, asked(elsewhere, *(f"{key}={value}" for key, value in advised.items())))
+    assert [amendment.values for amendment in amendments(folder.filesystem)] == [advised]
+
+    own = {**tree, "engine": {**engine, "serve": True, "environment": str(environment(tmp_path / "env", SERVING))}}
+    folder = begun(own)
+    take_up(folder, asked(own, "engine.max_model_len=64"))
+    assert folder.document()["settings"]["tree"]["engine"]["max_model_len"] == 64
+
+
+def test_what_other_messages_advise_may_be_set_too_and_one_reward_by_itself(tree: dict[str, Any]) -> None:
+    judges = [{"name": f"tests.stages.judges:{name}"} for name in ("distinct_tokens", "always_one")]
+    folder = begun({**tree, "rewards": judges})
+    patient = [judges[0], {**judges[1], "timeout_seconds": 90.0, "memory_bytes": 2**32}]
+    sets = ("model.activation_checkpointing=true", "model.trust_remote_code=true")
+    take_up(folder, asked({**tree, "rewards": patient}, *sets))
+    rewards = folder.document()["settings"]["tree"]["rewards"]
+    assert [reward["timeout_seconds"] for reward in rewards] == [30.0, 90.0]
+    assert [reward["memory_bytes"] for reward in rewards] == [2**31, 2**32]
+    model = folder.document()["settings"]["tree"]["model"]
+    assert (model["activation_checkpointing"], model["trust_remote_code"]) == (True, True)
+    assert [reward["timeout_seconds"] for reward in folder.run_json()["settings"]["tree"]["rewards"]] == [30.0, 30.0]
+
+
+def test_the_page_names_every_setting_that_a_resume_may_change() -> None:
+    page = (ROOT / "docs" / "supervision.md").read_text("utf-8")
+    assert [key for key in AMENDABLE if f"`{key}`" not in page and f"`{key.partition('.')[2]}`" not in page] == []
 
 
 def test_amendments_lie_one_over_another_and_the_run_keeps_its_own_document(tree: dict[str, Any]) -> None:

@@ -93,8 +93,8 @@ def test_a_run_may_go_on_with_servers_elsewhere_and_keeps_what_decides_its_value
     has = built(serve=True, arguments=["--enforce-eager"], environment="there").settings.tree
     elsewhere = built(base_urls=["http://a:1"], outage_seconds=60, api_key_variable="KEY").settings.tree
     assert [change.key for change in changes(has, elsewhere) if not change.allowed] == []
-    longer = built(serve=True, max_model_len=4096).settings.tree
-    assert [change.key for change in changes(has, longer) if not change.allowed] == ["engine.max_model_len"]
+    longer = built(serve=True, max_completion_length=4096).settings.tree
+    assert [change.key for change in changes(has, longer) if not change.allowed] == ["engine.max_completion_length"]
 
 
 def test_the_environment_of_vllm_is_the_same_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agrpo.config import ModelSection
+from agrpo.config import ModelSection, RunConfig, resolve
 from agrpo.engines import Needs
 from agrpo.engines.serving_vllm.command import LORA_RANKS, REFUSED, server_command
 from agrpo.engines.serving_vllm.environment import Installation
 from agrpo.engines.vllm import Vllm
 from agrpo.records.sampling import Sampling
+from agrpo.runs.publishing import settled
+from tests.runs.made import a_machine
+from tests.test_config import changed
 
 PAGE = (Path(__file__).parent.parent / "docs" / "vllm.md").read_text("utf-8")
 GPU = Installation(python=Path("python"), package="vllm", version="0.32.0")
@@ -21,17 +26,26 @@ PLACES = {"--served-model-name", "--host", "--port", "--disable-uvicorn-access-l
 """What a server elsewhere has otherwise, or by itself."""
 
 
+def table(name: str) -> dict[str, Any]:
+    """What the page sets in this table for servers that run elsewhere."""
+    files = [tomllib.loads(text) for text in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)]
+    (found,) = [file for file in files if "base_urls" in file.get("engine", {})]
+    return found[name]
+
+
 def launch() -> list[str]:
     """The documented command, as words."""
     (found,) = [
-        text for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE) if "vllm serve" in text
+        text
+        for text in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+        if "vllm serve" in text and "--dtype" in text
     ]
     return shlex.split(found.replace("\\\n", " "))
 
 
 @pytest.mark.spec("A-172", "A-173", "A-174")
 def test_the_documented_launch_has_every_flag_that_agrpo_sets_itself() -> None:
-    model = ModelSection(path="Qwen/Qwen3-1.7B", dtype="bfloat16")
+    model = ModelSection(**table("model"))
     own = server_command(Vllm(serve=True, max_model_len=4096), model, Needs(), GPU, port=1, inherited={}, gpus=())
     words, told = own.line, launch()
     flags = {word for word in words if word.startswith("--")} - PLACES
@@ -40,6 +54,25 @@ def test_the_documented_launch_has_every_flag_that_agrpo_sets_itself() -> None:
     assert values == {flag: told[told.index(flag) + 1] for flag in values}
     assert told[:4] == ["VLLM_SERVER_DEV_MODE=1", "vllm", "serve", "Qwen/Qwen3-1.7B"]
     assert told[told.index("--api-server-count") + 1] == "8"
+
+
+def test_the_page_launches_what_a_run_with_its_settings_expects_also_where_none_says_a_precision() -> None:
+    told = launch()
+    served = told[told.index("--dtype") + 1]
+    assert ModelSection(**table("model")).served_dtype == served
+    unsaid = RunConfig.build(resolve(values=changed(engine={"name": "vllm", "serve": True})))
+    assert settled(unsaid, a_machine(64, gpus=(80, 80))).model.served_dtype == served
+    words = " ".join(PAGE.split())
+    assert "on a machine with GPUs bfloat16" in words and "else `model.dtype`, which is float32" in words
+    assert settled(unsaid, a_machine(64)).model.served_dtype == "float32"
+
+
+def test_server_and_learner_on_one_machine_are_shown_different_gpus() -> None:
+    section = PAGE.partition("## Servers that run elsewhere")[2].partition("\n## ")[0]
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\d) .*(vllm serve|agrpo train)", section) == [
+        ("1", "vllm serve"),
+        ("0", "agrpo train"),
+    ]
 
 
 def test_every_flag_of_the_table_is_one_that_agrpo_decides_itself() -> None:

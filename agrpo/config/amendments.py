@@ -15,12 +15,19 @@ AMENDABLE = (
     "store.*",
     "workers.*",
     "resume.*",
+    "model.activation_checkpointing",
+    "model.trust_remote_code",
+    "rewards.*.timeout_seconds",
+    "rewards.*.memory_bytes",
     "engine.request_timeout_seconds",
     "engine.base_urls",
     "engine.serve",
     "engine.replicas",
     "engine.environment",
     "engine.arguments",
+    "engine.served_model",
+    "engine.max_model_len",
+    "engine.weights",
     "engine.api_key_variable",
     "engine.start_seconds",
     "engine.outage_seconds",
@@ -28,7 +35,7 @@ AMENDABLE = (
     "async.max_concurrent_rollouts",
     "async.scoring_queue",
 )
-"""Settings that decide no value of a run."""
+"""Settings that decide no value of a run: where and how the work is done, and when it is given up."""
 PLACE = "run.dir"
 """Where a run was found says where it is, whatever it was called from there."""
 HORIZON = ("stop.max_steps", "stop.epochs")
@@ -70,12 +77,22 @@ def changes(has: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Change]:
 
 
 def amended(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tree with other values for some `table.setting`s."""
-    tables = {name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()}
+    """A copy of the tree with other values for some `table.setting`s, or `table.0.setting`s in a list of tables."""
+    tables = {name: _copied(table) for name, table in tree.items()}
     for key, value in values.items():
         table, _, setting = key.partition(".")
-        tables.setdefault(table, {})[setting] = value
+        place = tables.setdefault(table, {})
+        if isinstance(place, list):
+            number, _, setting = setting.partition(".")
+            place = place[int(number)]
+        place[setting] = value
     return tables
+
+
+def _copied(table: Any) -> Any:
+    if isinstance(table, list):
+        return [_copied(entry) for entry in table]
+    return dict(table) if isinstance(table, Mapping) else table
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

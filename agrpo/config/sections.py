@@ -35,15 +35,19 @@ class ModelSection:
     """Folder written by `save_pretrained`, or a hub id."""
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
     """In which weights and the optimizer's state are held. `auto`: the checkpoint's, settled when the run begins."""
-    mixed_precision: Literal["bfloat16", "float16"] | None = None
-    """In which the arithmetic is done and weights are published, where they are held in float32. None: all is in `dtype`."""
+    mixed_precision: Literal["bfloat16", "float16", "float32"] | None = None
+    """In which the arithmetic is done and weights are published, where they are held in float32. `float32`: in no other type.
+    None, settled when the run begins: `bfloat16` where the learner trains on a GPU, unless `engine.reproducible` is on; else
+    all is in `dtype`."""
     activation_checkpointing: bool | None = None
     """Keep the inputs of layers alone and compute the rest again in backward: less memory, a third more time. None: on a
     GPU."""
     router_aux_loss_coef: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Weight of the loss that balances the experts of a mixture. None: what the model's configuration says. 0: off."""
     revision: str | None = None
+    """Branch, tag or commit of a hub id. None: the newest of the default branch."""
     trust_remote_code: bool = False
+    """Run the Python code that the model's repository brings with it."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
 
@@ -51,6 +55,11 @@ class ModelSection:
     def served_dtype(self) -> str:
         """In which weights are published and served."""
         return self.mixed_precision or self.dtype
+
+    @property
+    def compute_dtype(self) -> str | None:
+        """In which the arithmetic is done, where that is another type than weights are held in."""
+        return None if self.mixed_precision == self.dtype else self.mixed_precision
 
 
 @part
@@ -79,8 +88,11 @@ class SamplingSection:
     temperature: Positive = 1.0
     """0 is refused: a policy that never varies has nothing to compare."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sample from the likeliest tokens whose probabilities reach this sum. 1: from all. Below 1 it needs `top_k`."""
     top_k: Annotated[int, Field(ge=0)] = 0
+    """Sample from so many of the likeliest tokens. 0: from all."""
     min_p: Share = 0.0
+    """Leave out tokens less probable than this share of the likeliest one. 0: none. Above 0 it needs `top_k`."""
     max_completion_length: Annotated[int, Field(ge=1)] = 2048
     """Most tokens generated per request."""
     num_sampler_logprobs: Annotated[int, Field(ge=0)] | None = None
@@ -98,6 +110,7 @@ class RewardSection:
     name: str
     """A reward of agrpo, or `package.module:function`."""
     weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """By which it is multiplied in the sum of a rollout's rewards."""
     timeout_seconds: Positive = 30.0
     """Of one call for a whole group."""
     memory_bytes: Annotated[int, Field(ge=64 * 2**20)] = 2 * 2**30
@@ -140,14 +153,21 @@ class OptimizerSection:
     """AdamW and one of transformers' learning-rate schedules."""
 
     name: Literal["adamw"] = "adamw"
+    """The only one."""
     learning_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-6
+    """After the warm-up, before any decay."""
     betas: tuple[Share, Share] = (0.9, 0.999)
+    """Decay of the running means of the gradient and of its square, per step."""
     epsilon: Positive = 1e-8
+    """Added to the root of the mean square."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Share of a weight, times the learning rate, that a step takes off it."""
     scheduler: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant"
+    """Course of the learning rate. `linear` and `cosine` fall to 0 at the last step."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """As in transformers: the first warm-up step has rate 0. `constant` ignores none: use `constant_with_warmup`."""
     max_grad_norm: Positive = 1.0
+    """Longest gradient of a step, over all weights; a longer one is scaled down to it."""
 
 
 @part
@@ -188,7 +208,8 @@ class WorkersSection:
     """Each holds every reward. A neighbour's groups are scored where it is gone."""
     learner_processes: Annotated[int, Field(ge=1)] | None = None
     """Processes that share the learner's weights, gradients and optimizer out among them (FSDP2), each with rows of its own.
-    1 shards nothing. None: one for each GPU that no server of the run takes, 1 without a GPU."""
+    1 shards nothing. None: one for each GPU that no server of the run takes; 1 without a GPU, or beside servers of
+    `engine.base_urls` on this machine."""
     learner_threads: Annotated[int, Field(ge=1)] | None = None
     """Of torch, in the learner, where it has no GPU. None: half of the cores, as in the other stages. A replay that shall be
     bit for bit needs as many."""
@@ -232,6 +253,7 @@ class SupervisionSection:
     first_pause_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     """Before the first restart; every further pause is twice as long."""
     longest_pause_seconds: Positive = 60.0
+    """Beyond which pauses grow no further."""
     stall_seconds: Positive | None = None
     """A stage that says nothing for so long is ended and started again. None: half of `stop.stall_seconds`, so that this
     comes before another stage gives up waiting for it."""

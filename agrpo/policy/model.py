@@ -56,7 +56,7 @@ def load_policy(
     _drop_dropout(policy)
     # A policy in training mode may differ from the one that samples: routers add noise, layers are skipped.
     policy.eval()
-    compute_dtype = getattr(torch, model.mixed_precision) if model.mixed_precision else None
+    compute_dtype = getattr(torch, model.compute_dtype) if model.compute_dtype else None
     if compute_dtype is not None:
         compute_in(policy, compute_dtype)
     place = torch.device(device) if device else (group.device if group else own_device(0))

@@ -17,8 +17,9 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Rewind
 from agrpo.runs.checks import check
 from agrpo.runs.identity import run_document
+from agrpo.runs.idle_gpus import idle_gpus
 from agrpo.runs.memory import MemoryPlan, machine_here, plan_memory, problems, warnings
-from agrpo.runs.publishing import adapter_sentence, settled
+from agrpo.runs.publishing import adapter_sentence, precision_sentence, settled
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,18 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
     """
     config = refuse_problems(settings, folder=folder)
     _tell_of_adapter(config, settings)
+    if (sentence := precision_sentence(config)) is not None:
+        logger.info(sentence)
     now = datetime.now(UTC)
     name = f"{config.run.name}-{now:%Y%m%dT%H%M%S}"
     url = folder or f"{config.run.dir.rstrip('/')}/{name}"
     if "://" not in url:
         url = str(Path(url).absolute())
     probe(open_filesystem(url))
-    _warn_of_memory(plan_memory(config, machine_here()))
+    machine = machine_here()
+    for warning in idle_gpus(config, machine):
+        logger.warning(warning)
+    _warn_of_memory(plan_memory(config, machine))
     return RunFolder.create(url, run_document(config, name if folder is None else Path(url).name, now))
 
 

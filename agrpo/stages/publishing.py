@@ -117,7 +117,7 @@ class Publisher:
 
     def _step_digest(self) -> str | None:
         """Of what the steps train, where that is not what is written."""
-        if self._config.adapter.rank is None and self._config.model.mixed_precision is None:
+        if self._config.adapter.rank is None and self._config.model.compute_dtype is None:
             return None
         return digest_of(tensor_digests(self._trainee.model))
 

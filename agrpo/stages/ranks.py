@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from agrpo.config import RunConfig
-from agrpo.engines.serving_vllm.devices import learner_gpus
+from agrpo.engines.serving_vllm.devices import learner_gpus, serve_here
 from agrpo.engines.vllm import Vllm
 from agrpo.errors import ConfigError, LearnerRankLost
 from agrpo.policy.ranks.group import DEADLINE, Group, Place, Ranks, arrival, num_gpus, own_device, store_of
@@ -63,6 +63,13 @@ def ranks_asked(config: RunConfig) -> int:
     if asked is None:
         if isinstance(engine, Vllm) and engine.serve:
             return learner_gpus(None, gpus, engine.replicas, engine.arguments)
+        if isinstance(engine, Vllm) and gpus > 1 and serve_here(engine.urls()):
+            logger.info(
+                "one process of the learner on the first of %d GPUs: the servers at engine.base_urls are on this machine, and "
+                "which GPUs are theirs is not known; workers.learner_processes says how many the learner takes",
+                gpus,
+            )
+            return 1
         return max(1, gpus)
     if gpus and asked > gpus:
         raise ConfigError(

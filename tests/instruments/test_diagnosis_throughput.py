@@ -105,7 +105,7 @@ def test_an_empty_queue_and_a_waiting_learner_mean_generation_is_slow():
         reading="Training waits 3.1 s of every 4.0 s step for scored groups; 12 scored samples are queued when a step begins, "
         "which takes 256. Meanwhile the engine generates 8,100 tokens/s, 64 rollouts are in flight, 2 finished groups wait "
         "for scores.",
-        change="Give generation more of the machine (engine.threads).",
+        change='Give generation more of the machine (engine.threads; or a GPU, with engine.name = "vllm").',
     )
     (finding,) = flow(wait=0.8, pressure=0.7, queue=128)
     assert (finding.rule, finding.severity) == ("A-113", Severity.NOTE)
@@ -271,7 +271,9 @@ def test_only_the_settings_that_bind_are_to_be_changed():
         return finding.change
 
     assert change(96, 0.05) == (
-        "Give generation more of the machine (engine.threads, engine.batch_rollouts (now 96)), or less to do: "
-        "engine.max_completion_length (now 64), which cuts 5.0 % of the completions."
+        'Give generation more of the machine (engine.threads, engine.batch_rollouts (now 96); or a GPU, with engine.name = "vllm"), '
+        "or less to do: engine.max_completion_length (now 64), which cuts 5.0 % of the completions."
     )
-    assert change(512, 0.009) == "Give generation more of the machine (engine.threads)."
+    assert change(512, 0.009) == (
+        'Give generation more of the machine (engine.threads; or a GPU, with engine.name = "vllm").'
+    )

@@ -27,6 +27,7 @@ def check(
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
     from agrpo.runs.beginning import with_whole_paths
+    from agrpo.runs.idle_gpus import idle_gpus
     from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
     from agrpo.runs.publishing import settled
     from agrpo.runs.serving import ask_servers
@@ -41,8 +42,9 @@ def check(
             origin = config.settings.origins.get(where, config.settings.origins.get(table, "default"))
             resolved = f": {config.zero_variance}" if where == "step.zero_variance" and value is None else ""
             print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
-    plan = plan_memory(config, machine_here())
-    for line in [*lines(plan), *warnings(plan)]:
+    machine = machine_here()
+    plan = plan_memory(config, machine)
+    for line in [*lines(plan), *warnings(plan), *idle_gpus(config, machine)]:
         say(line)
     for line in ask_servers(config):
         say(line)

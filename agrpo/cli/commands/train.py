@@ -16,7 +16,9 @@ PANEL = Panel.TRAIN
 
 
 def train(
-    file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run's settings; `agrpo check` explains them.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="RUN.toml", help="The run's settings; `agrpo settings` explains each.")
+    ],
     sets: SetOption = None,
     folder: Annotated[
         str | None, typer.Option(help="Folder of this run, instead of `{run.dir}/{run.name}-{time}`.")
@@ -44,7 +46,7 @@ def train(
     from agrpo.resuming import newest_run, take_up
     from agrpo.runs import prepare, refuse_problems
     from agrpo.runs.memory import headings, machine_here, plan_memory
-    from agrpo.runs.publishing import adapter_sentence
+    from agrpo.runs.publishing import adapter_sentence, precision_sentence
 
     settings = resolve(file, sets or [])
     config = refuse_problems(settings, folder=folder)
@@ -55,8 +57,9 @@ def train(
         ensure_prefect()
         run = prepare(settings, folder=folder)
         say(f"run {run.url}")
-        if (sentence := adapter_sentence(settings)) is not None:
-            say(sentence)
+        for sentence in (adapter_sentence(settings), precision_sentence(config)):
+            if sentence is not None:
+                say(sentence)
     else:
         take_up(run, settings)
         say(f"run {run.url}, gone on with")

@@ -10,9 +10,11 @@ import itertools
 import logging
 import math
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from agrpo.errors import ConfigError
 
@@ -33,6 +35,7 @@ SIZES = {
 MEMORY = ("--gpu-memory-utilization", "--kv-cache-memory-bytes")
 """Arguments that bound a server's memory."""
 PLACING = "--device-ids"
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,13 @@ def gpus_here(inherited: Mapping[str, str]) -> list[str]:
 def learner_gpus(asked: int | None, num_gpus: int, replicas: int, arguments: Sequence[str]) -> int:
     """How many of a machine's GPUs the learner takes. `asked`: its processes; None: all that no server takes, one at least."""
     return asked if asked is not None else max(1, num_gpus - replicas * gpus_each(arguments))
+
+
+def serve_here(urls: Iterable[str]) -> bool:
+    """Whether one of these servers is on this machine, as its URL says: by the loopback, or this machine's own name."""
+    own = socket.gethostname().lower()
+    here = {*LOOPBACK, own, own.partition(".")[0]}
+    return any(urlsplit(url).hostname in here for url in urls)
 
 
 def gpus_of(

@@ -278,7 +278,7 @@ def _faster_generation(evidence: Evidence) -> str:
     batch, in_flight = evidence.setting("engine.batch_rollouts"), evidence.mean("rollout/concurrency")
     if batch is not None and in_flight is not None and in_flight >= AT_LIMIT * _fitting(evidence, batch):
         knobs.append(evidence.named("engine.batch_rollouts"))
-    more = f" ({', '.join(knobs)})" if knobs else ""
+    more = f' ({", ".join(knobs)}; or a GPU, with engine.name = "vllm")' if knobs else ""
     return f"Give generation more of the machine{more}{_less_to_do(evidence)}."
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agrpo.config import RunConfig
-from agrpo.engines.serving_vllm.devices import learner_gpus
+from agrpo.engines.serving_vllm.devices import learner_gpus, serve_here
 from agrpo.engines.transformers import Transformers
 from agrpo.engines.vllm import Vllm
 from agrpo.runs.memory.machine import Machine, Memory
@@ -107,6 +107,8 @@ def _ranks(config: RunConfig, machine: Machine) -> int:
     asked, engine, gpus = config.workers.learner_processes, config.engine, len(machine.gpus)
     if isinstance(engine, Vllm) and engine.serve:
         return learner_gpus(asked, gpus, engine.replicas, engine.arguments)
+    if asked is None and isinstance(engine, Vllm) and serve_here(engine.urls()):
+        return 1
     return asked or max(1, gpus)
 
 
