@@ -1,4 +1,7 @@
-"""A checkpoint of one process: weights, optimizer and state as files of one folder, and a manifest that vouches for them.
+"""A checkpoint of a run: weights, optimizer and state as files of one folder, and a manifest that vouches for them.
+
+A policy that is shared out over processes has the same one: rank 0 gathers a whole tensor at a time and writes it, so that it
+loads at any number of processes.
 
 Whoever calls gives a folder of its own and renames it into place; the manifest is written last, so that a folder with
 one is whole. An export for users holds the same beside a model as `save_pretrained` writes it.

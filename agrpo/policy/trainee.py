@@ -6,18 +6,16 @@ alone decides, so the deeds are few: begin, update, probe, and one whole tensor 
 
 from __future__ import annotations
 
+import gc
 import logging
-import tempfile
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from agrpo.errors import AgrpoError
 from agrpo.policy.determinism import make_deterministic, seed_draws
 from agrpo.policy.flops import Arithmetic, arithmetic_of
 from agrpo.policy.model import load_policy
@@ -26,6 +24,7 @@ from agrpo.policy.peak import peak_flops_per_second
 from agrpo.policy.precision import computed_in
 from agrpo.policy.probe import make_probe
 from agrpo.policy.ranks.group import Group
+from agrpo.policy.ranks.recruits import Recruits, named, set_aside
 from agrpo.policy.ranks.sharding import take_share, whole
 from agrpo.policy.update import NotFinite, UpdateOutcome, update
 from agrpo.records.batch import Row
@@ -37,6 +36,8 @@ from agrpo.tensors.moments import moments_of, renew_moments, reset_moments, step
 from agrpo.tensors.whole import share_out
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
@@ -46,26 +47,6 @@ if TYPE_CHECKING:
     from agrpo.losses import Loss
 
 logger = logging.getLogger(__name__)
-
-
-class Recruits(Protocol):
-    """Who brings the further ranks of a trainee, and knows what became of them."""
-
-    def can_be(self, size: int) -> bool:
-        """Whether so many ranks find a device each."""
-        ...
-
-    def form(self, size: int) -> Group:
-        """A group of so many, whose rank 0 is this process; the group before is no more."""
-        ...
-
-    def check(self) -> None:
-        """Raise `LearnerRankLost` where a rank is gone or silent."""
-        ...
-
-    def lost(self) -> AgrpoError | None:
-        """The error of the rank that is why something failed just now; None: none is."""
-        ...
 
 
 class Trainee:
@@ -79,8 +60,12 @@ class Trainee:
         origin: Origin | None = None,
         group: Group | None = None,
         recruits: Recruits | None = None,
+        scratch: Callable[[], Path] | None = None,
     ) -> None:
-        """`origin`: what it was made of. `recruits`: None for a process alone, and for another rank than the first."""
+        """`origin`: what it was made of. `recruits`: None for a process alone, and for another rank than the first.
+
+        `scratch`: a new folder for weights on their way to other processes; None: one of the system's temporary ones.
+        """
         self.model = model
         self.optimizer = optimizer
         self.group = group or Group(model.device)
@@ -92,6 +77,7 @@ class Trainee:
         """Most that all training devices together can do. None: unknown, or not asked for."""
         self.origin = origin
         self._recruits = recruits
+        self._scratch = scratch
         self._lock = threading.RLock()
         """One deed at a time: weights are pushed from a thread of their own."""
         self._share_out()
@@ -123,8 +109,9 @@ class Trainee:
     def begin_again(self) -> None:
         """Take the weights that training began with, and an optimizer that has seen nothing."""
         assert self.origin is not None, "nobody knows what this trainee was made of"
-        with self._lock, self._named():
+        with self._lock, named(self.group, self._recruits):
             self.group.announce(Begin(self.origin))
+            self.let_go()
             self.model, self.optimizer = self.origin.load(self.group)
         self.num_tokens = self.num_prompts = 0
         self._share_out()
@@ -132,14 +119,15 @@ class Trainee:
     def become(self, size: int) -> None:
         """Be shared out over so many ranks from now on, weights and optimizer as they are, where that can be.
 
-        What a plan does bit for bit depends on how many ranks carry it out.
+        What a plan does bit for bit depends on how many ranks carry it out. Raises `StoreFull` where weights and moments
+        find no room in the scratch folder; they are then as they were.
         """
         if size == self.group.size or self._recruits is None or not self._recruits.can_be(size):
             return
         num_tokens, num_prompts = self.num_tokens, self.num_prompts
         logger.info("the policy goes from %d processes to %d", self.group.size, size)
-        with tempfile.TemporaryDirectory(prefix="agrpo-ranks-") as folder:
-            weights, moments = Path(folder, "weights"), Path(folder, "moments")
+        with set_aside(self._scratch) as folder:
+            weights, moments = folder / "weights", folder / "moments"
             save_tensors(trained_tensors(self.model), weights)
             save_tensors(moments_of(self.model, self.optimizer), moments)
             steps = step_counts(self.model, self.optimizer)
@@ -151,6 +139,13 @@ class Trainee:
         self.num_tokens, self.num_prompts = num_tokens, num_prompts
         if self.peak_flops_per_second is not None:
             self.find_peak()
+
+    def let_go(self) -> None:
+        """Of model and optimizer, before others are loaded: there is no room for two."""
+        self._weights.clear()
+        del self.model, self.optimizer
+        # Whoever wraps a model's `forward` has it refer to itself.
+        gc.collect()
 
     def check(self) -> None:
         """Raise `LearnerRankLost` where a rank is gone or silent."""
@@ -180,22 +175,9 @@ class Trainee:
             share_out(self.model, _Shards(self))
 
     def _together(self, deed: Deed, given: Any = None) -> Any:
-        with self._lock, self._named():
+        with self._lock, named(self.group, self._recruits):
             self.group.announce(deed)
             return deed(self, given)
-
-    @contextmanager
-    def _named(self) -> Generator[None]:
-        """Where a rank is lost, every other one fails at what it did with it: the cause is told instead."""
-        try:
-            yield
-        except AgrpoError:
-            raise
-        except RuntimeError as error:
-            cause = None if self._recruits is None else self._recruits.lost()
-            if cause is None:
-                raise
-            raise cause from error
 
 
 class _Shards:
@@ -255,24 +237,32 @@ class Origin:
         return model, build_optimizer(model, self.optimizer)
 
 
-def begin(origin: Origin, group: Group | None = None, recruits: Recruits | None = None) -> Trainee:
+def begin(
+    origin: Origin,
+    group: Group | None = None,
+    recruits: Recruits | None = None,
+    *,
+    scratch: Callable[[], Path] | None = None,
+) -> Trainee:
     """As rank 0, have all ranks load the trainee. `group`: None for a process alone, on its first GPU or the CPU."""
     group = group or Group()
-    group.announce(Begin(origin))
-    model, optimizer = origin.load(group)
-    return Trainee(model, optimizer, origin=origin, group=group, recruits=recruits)
+    with named(group, recruits):
+        group.announce(Begin(origin))
+        model, optimizer = origin.load(group)
+    return Trainee(model, optimizer, origin=origin, group=group, recruits=recruits, scratch=scratch)
 
 
 def follow(group: Group) -> None:
     """As another rank, do what rank 0 announces, until it says that all is done."""
     trainee: Trainee | None = None
     while (deed := group.hear()) is not None:
-        if isinstance(deed, Begin):
-            trainee = None  # before the next one is loaded: there is no room for two
-            trainee = Trainee(*deed.origin.load(group), origin=deed.origin, group=group)
-        else:
-            assert trainee is not None, "rank 0 begins with a trainee"
-            with suppress(NotFinite):  # rank 0 says what comes of it
+        with named(group), suppress(NotFinite):  # rank 0 says what comes of it
+            if isinstance(deed, Begin):
+                if trainee is not None:
+                    trainee.let_go()
+                trainee = Trainee(*deed.origin.load(group), origin=deed.origin, group=group)
+            else:
+                assert trainee is not None, "rank 0 begins with a trainee"
                 deed(trainee)
     group.leave()
 

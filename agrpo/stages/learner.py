@@ -93,7 +93,8 @@ class _Learner:
         self.attempt = inheritance.attempt
         logger.info("attempt %d begins, after step %d", self.attempt, inheritance.last_step)
         self.ranks = ranks_asked(self.config)
-        self.trainee = begin(origin, recruiter.form(self.ranks), recruiter)
+        group = recruiter.form(self.ranks)
+        self.trainee = begin(origin, group, recruiter, scratch=self.folder.filesystem.scratch)
         self.trainee.find_peak()
         self.keeper = Keeper(
             self.folder,

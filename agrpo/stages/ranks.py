@@ -16,18 +16,22 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from agrpo.config import RunConfig
 from agrpo.engines.serving_vllm.devices import learner_gpus, serve_here
 from agrpo.engines.vllm import Vllm
-from agrpo.errors import ConfigError, LearnerRankLost
-from agrpo.policy.ranks.group import DEADLINE, Group, Place, Ranks, arrival, num_gpus, own_device, store_of
+from agrpo.errors import ConfigError, DeadlineExceeded, LearnerRankLost
+from agrpo.policy.ranks.group import DEADLINE, Group, Place, Ranks, arrival, host_store, num_gpus, own_device, store_of
 from agrpo.stages import report
 from agrpo.stages.context import new_incarnation
 from agrpo.stages.process import python_path
 from agrpo.stages.stage_process import how_ended
 from agrpo.waiting import wait_for
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +47,12 @@ CAUSE_SECONDS = 3.0
 """How long after a failed deed a rank may be found to be its cause."""
 LEAVE_SECONDS = 10.0
 """How long a rank may take to end once it was told to."""
+DEADLINE_SHARE = 0.75
+"""Of the time after which the learner is taken to stand still: the most that it waits for a rank, so that it can say so."""
+BY_ANOTHER = frozenset({DeadlineExceeded.__name__, LearnerRankLost.__name__})
+"""What a rank raises that has lost another (`policy.ranks.group.Group.absence`)."""
+FOREIGN = "TORCHELASTIC_"
+"""How variables begin that tell of ranks of somebody else's: a `torchrun` that started the whole run, say."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +91,12 @@ def ranks_asked(config: RunConfig) -> int:
 def recruiter_of(config: RunConfig, stop: threading.Event, *, on_cpu: bool = False) -> Recruiter:
     """One that takes a rank for lost before the learner itself is taken to stand still. `on_cpu`: whatever else is here."""
     stall = config.supervision.stall_seconds or config.stop.stall_seconds / 2
-    return Recruiter(silent_seconds=min(SILENT_SECONDS, stall / 2), deadline_seconds=stall, stop=stop, on_cpu=on_cpu)
+    return Recruiter(
+        silent_seconds=min(SILENT_SECONDS, stall / 2),
+        deadline_seconds=DEADLINE_SHARE * stall,
+        stop=stop,
+        on_cpu=on_cpu,
+    )
 
 
 class Recruiter:
@@ -91,8 +106,8 @@ class Recruiter:
         self, *, silent_seconds: float, deadline_seconds: float, stop: threading.Event, on_cpu: bool = False
     ) -> None:
         """As `LearnerRanks` takes them."""
-        self._silent_seconds = silent_seconds
-        self._deadline_seconds = deadline_seconds
+        self.silent_seconds = silent_seconds
+        self.deadline_seconds = deadline_seconds
         self._stop = stop
         self._device = own_device(0, on_cpu=on_cpu)
         self._ranks: LearnerRanks | None = None
@@ -118,8 +133,8 @@ class Recruiter:
             return Group(self._device)
         ranks = LearnerRanks(
             size,
-            silent_seconds=self._silent_seconds,
-            deadline_seconds=self._deadline_seconds,
+            silent_seconds=self.silent_seconds,
+            deadline_seconds=self.deadline_seconds,
             stop=self._stop,
             on_cpu=self._device.type == "cpu",
         )
@@ -159,15 +174,17 @@ class LearnerRanks:
         self._ending = threading.Event()
         self._watch = threading.Thread(target=self._look, name="ranks", daemon=True)
         self._pipe: tuple[int, int] | None = None
+        self._host: TCPStore | None = None
         self.group: Ranks | None = None
 
     def __enter__(self) -> Self:
         """Start them, and join them as rank 0. Raises `LearnerRankLost`, `DeadlineExceeded` or `Stopped`."""
         _stay_on_this_machine()
         try:
-            place = Place(rank=0, size=self.size, local_rank=0, address=ADDRESS, port=0)
+            self._host = host_store(ADDRESS, self.size, self._deadline_seconds)
+            place = Place(rank=0, size=self.size, local_rank=0, address=ADDRESS, port=self._host.port)
+            # Another object than the host: it fails when that goes, in the middle of a wait as well.
             store = store_of(place, self._deadline_seconds)
-            place = replace(place, port=store.port)
             store.set(DEADLINE, str(self._deadline_seconds))
             self._pipe = os.pipe()
             self._ranks = [self._start(replace(place, rank=rank, local_rank=rank)) for rank in range(1, self.size)]
@@ -180,18 +197,25 @@ class LearnerRanks:
                     stop=self._stop,
                 )
             device = own_device(0, on_cpu=self._on_cpu)
-            self.group = Ranks(place, store, device=device, deadline_seconds=self._deadline_seconds)
-        except BaseException as error:
-            cause = self.lost() if type(error) is RuntimeError else None
+            self.group = self._join(place, store, device)
+        except BaseException:
             self.end()
-            if cause is not None:
-                raise cause from error
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         # In the middle of a deed nobody hears what is announced, and a rank holds nothing that could be lost.
         self.end(told=kind is None)
+
+    def _join(self, place: Place, store: TCPStore, device: torch.device) -> Ranks:
+        """Be rank 0 of the group. Raises `LearnerRankLost`, or `DeadlineExceeded` where another lives and does not come."""
+        try:
+            return Ranks(place, store, device=device, deadline_seconds=self._deadline_seconds)
+        except (RuntimeError, DeadlineExceeded) as error:
+            cause = self.lost()
+            if cause is None:
+                raise
+            raise cause from error
 
     def check(self) -> None:
         """Raise `LearnerRankLost` where one is gone or silent."""
@@ -218,6 +242,7 @@ class LearnerRanks:
             self._watch.join()
         if group is not None:
             group.leave()
+        self._host = None
         for rank in self._ranks:
             rank.beats.close()
             rank.last_words.close()
@@ -239,7 +264,7 @@ class LearnerRanks:
         beats, beats_end = os.pipe()
         words, words_end = os.pipe()
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)},
             **place.environment(),
             "PYTHONPATH": python_path(),
             "PYTHONUNBUFFERED": "1",
@@ -272,24 +297,34 @@ class LearnerRanks:
             raise self._cause
 
     def _look(self) -> None:
-        """In a thread: find the first rank that is gone or silent, and end the others, so that nobody waits for it."""
-        while not self._ending.wait(LOOK_SECONDS):
-            for rank in self._ranks:
-                why = self._why_lost(rank)
-                if why is not None:
-                    who = f"rank {rank.rank} of {self.size} of the learner (process {rank.process.pid})"
-                    self._cause = LearnerRankLost(f"{who} {why.what}", passing=why.passing)
-                    logger.error("%s; ending the other ranks", self._cause)
-                    for other in self._ranks:
-                        other.process.kill()
-                    self._found.set()
-                    return
+        """In a thread: find the first rank that is gone or silent, and see that nobody waits for it.
 
-    def _why_lost(self, rank: _Rank) -> _Loss | None:
+        The others are ended, and the store with them, in which rank 0 may be waiting for it to join.
+        """
+        while not self._ending.wait(LOOK_SECONDS):
+            losses = [loss for rank in self._ranks if (loss := self._loss_of(rank)) is not None]
+            if losses:
+                # One that is lost takes others along, which say that it was another.
+                first = min(losses, key=lambda loss: loss.by_another)
+                self._cause = LearnerRankLost(first.what, passing=first.passing)
+                logger.error("%s; ending the other ranks", self._cause)
+                for rank in self._ranks:
+                    rank.process.kill()
+                self._found.set()
+                self._host = None
+                return
+
+    def _loss_of(self, rank: _Rank) -> _Loss | None:
+        """What became of a rank. None: it is there and speaks."""
+        who = f"rank {rank.rank} of {self.size} of the learner (process {rank.process.pid})"
         code = rank.process.poll()
         if code is not None:
             told = report.receive(rank.last_words)
-            return _Loss(how_ended(code) + (f": {told}" if told else ""), told is None or told.passing)
+            return _Loss(
+                what=f"{who} {how_ended(code)}" + (f": {told}" if told else ""),
+                passing=told is None or told.passing,
+                by_another=told is not None and told.error_type in BY_ANOTHER,
+            )
         # Only time in which this thread listened counts: while the machine sleeps nobody is accused.
         heard = bool(rank.beats.read(4096))
         rank.has_spoken = rank.has_spoken or heard
@@ -297,18 +332,20 @@ class LearnerRanks:
         if rank.silent_seconds > (
             self._silent_seconds if rank.has_spoken else max(self._silent_seconds, SILENT_SECONDS)
         ):
-            silent = f"said nothing for {rank.silent_seconds:.0f} s: it is stopped, or a call that cannot be broken off holds it"
-            return _Loss(silent, passing=True)
+            silent = f"{who} said nothing for {rank.silent_seconds:.0f} s: it is stopped, or a call that cannot be broken off "
+            return _Loss(what=silent + "holds it", passing=True, by_another=False)
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Loss:
     """What became of a rank."""
 
     what: str
     passing: bool
     """Whether it may fare better when the learner is started again."""
+    by_another: bool
+    """Whether it ended since another did, or did not come."""
 
 
 def _stay_on_this_machine() -> None:

@@ -45,6 +45,10 @@ def paths() -> list[tuple[list[int], int]]:
 
 @pytest.fixture(scope="module")
 def samples() -> list[Sample]:
+    return some_samples()
+
+
+def some_samples() -> list[Sample]:
     """With log-probs of a sampler near a uniform policy, and its most likely tokens."""
     draw = np.random.default_rng(8)
     made: list[Sample] = []

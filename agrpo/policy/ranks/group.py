@@ -8,6 +8,7 @@ to do now has a deadline; the wait for what rank 0 announces next has none, sinc
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from agrpo.errors import DeadlineExceeded
+from agrpo.errors import DeadlineExceeded, LearnerRankLost
 
 if TYPE_CHECKING:
     from torch.distributed import (
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
         TCPStore,  # pyright: ignore[reportPrivateImportUsage]
     )
 
-AGENT_HOSTS = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by `torchrun`, which then hosts the store at MASTER_PORT itself."""
 FOREVER = timedelta(days=365)
 DEADLINE = "deadline_seconds"
 """Key of the store under which rank 0 says how long each may wait for what the others are to do as well."""
 JOIN_SECONDS = 600.0
 """How long a rank may look for rank 0, before it knows any deadline of the run's."""
+TIMED_OUT = re.compile(r"time(d |-)?out", re.IGNORECASE)
+CUT_OFF = re.compile(r"connection (was likely )?(closed|reset)|broken pipe", re.IGNORECASE)
+"""In the words of gloo, NCCL and the store, whose errors have no class that says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,10 @@ class Group:
         """This rank's of the shares that rank 0 gives, by rank; what others give is not looked at. All must call it."""
         return shares[0]
 
+    def absence(self, error: RuntimeError) -> DeadlineExceeded | LearnerRankLost | None:
+        """What to raise where `error` says that another rank is gone, or did not come. None: it says something else."""
+        return None
+
     def leave(self) -> None:
         """No rank of it is heard from here any more."""
 
@@ -107,21 +113,36 @@ class Ranks(Group):
     """Two or more. Joining blocks until all have joined."""
 
     def __init__(self, place: Place, store: TCPStore, *, device: torch.device, deadline_seconds: float) -> None:
-        """`deadline_seconds`: longest wait for what the other ranks are to do as well. Raises `DeadlineExceeded`."""
+        """`deadline_seconds`: longest wait for what the other ranks are to do as well.
+
+        Raises `DeadlineExceeded` or `LearnerRankLost` where another does not join.
+        """
         super().__init__(device)
         self.rank, self.size = place.rank, place.size
         self._seconds = deadline_seconds
-        within = timedelta(seconds=deadline_seconds)
-        backend = "nccl" if device.type == "cuda" else "gloo"
-        bound = device if device.type == "cuda" else None
+        try:
+            self._meet(store, timedelta(seconds=deadline_seconds))
+        except RuntimeError as error:
+            absence = self.absence(error)
+            if absence is None:
+                raise
+            raise absence from error
+
+    def _meet(self, store: TCPStore, within: timedelta) -> None:
+        backend, bound = ("nccl", self.device) if self.device.type == "cuda" else ("gloo", None)
         if bound is not None:
             torch.cuda.set_device(bound)
         dist.init_process_group(
-            backend, store=store, rank=place.rank, world_size=place.size, timeout=within, device_id=bound
+            backend, store=store, rank=self.rank, world_size=self.size, timeout=within, device_id=bound
         )
-        self.mesh = init_device_mesh(device.type, (place.size,))
-        self._objects = _gloo(within)
-        self._words = _gloo(FOREVER)
+        try:
+            self.mesh = init_device_mesh(self.device.type, (self.size,))
+            self._objects = _gloo(within)
+            # Rank 0 waits for those that are to hear it, and they for rank 0: it alone knows when it has something to say.
+            self._words = _gloo(within if self.rank == 0 else FOREVER)
+        except BaseException:
+            self.leave()
+            raise
 
     def announce(self, word: object) -> None:
         dist.broadcast_object_list([word], src=0, group=self._words)
@@ -146,6 +167,21 @@ class Ranks(Group):
         dist.scatter_object_list(mine, list(shares) if self.rank == 0 else None, src=0, group=self._objects)
         return mine[0]
 
+    def absence(self, error: RuntimeError) -> DeadlineExceeded | LearnerRankLost | None:
+        if type(error) is not RuntimeError and not isinstance(error, dist.DistError):
+            return None
+        who, said = f"rank {self.rank} of {self.size} of the learner", str(error).partition("\n")[0]
+        if TIMED_OUT.search(said):
+            return DeadlineExceeded(
+                f"{who} waited {self._seconds:.0f} s for another rank, which did not come ({said}); see in the log what that "
+                "one did, and raise supervision.stall_seconds where its share of a step takes so long"
+            )
+        if CUT_OFF.search(said):
+            return LearnerRankLost(
+                f"{who} lost its connection to another rank ({said}); see in the log what became of that"
+            )
+        return None
+
     def leave(self) -> None:
         self.mesh = None
         dist.destroy_process_group()
@@ -161,30 +197,43 @@ def own_device(local_rank: int, *, on_cpu: bool = False) -> torch.device:
     return torch.device("cuda", local_rank) if torch.cuda.is_available() and not on_cpu else torch.device("cpu")
 
 
-def store_of(place: Place, deadline_seconds: float) -> TCPStore:
-    """Where the ranks find each other; rank 0 hosts it, unless `torchrun` does, at its address and no other of its machine.
+def host_store(address: str, size: int, deadline_seconds: float) -> TCPStore:
+    """Where so many ranks find each other, at a free port of this address and of no other of the machine.
 
-    Port 0 takes a free one.
+    It lasts as long as the object; whoever waits in it when it goes fails at once.
     """
-    hosts = place.rank == 0 and os.environ.get(AGENT_HOSTS) != str(True)
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
     # Left to itself the store listens to every network that the machine is in.
-    listener = socket.create_server((place.address, place.port)) if hosts else None
+    listener = socket.create_server((address, 0))
+    return TCPStore(
+        address,
+        listener.getsockname()[1],
+        world_size=size,
+        is_master=True,
+        timeout=timedelta(seconds=deadline_seconds),
+        wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )
+
+
+def store_of(place: Place, deadline_seconds: float) -> TCPStore:
+    """As any rank, the store that the learner or `torchrun` hosts. Raises `DeadlineExceeded` where it cannot be reached."""
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
     try:
         return TCPStore(
             place.address,
-            listener.getsockname()[1] if listener else place.port,
+            place.port,
             world_size=place.size,
-            is_master=hosts,
+            is_master=False,
             timeout=timedelta(seconds=deadline_seconds),
             wait_for_workers=False,
-            master_listen_fd=listener.detach() if listener else None,
         )
-    except dist.DistStoreError as error:
+    except dist.DistError as error:
         raise DeadlineExceeded(
             f"rank {place.rank} of {place.size} waited {deadline_seconds:.0f} s for rank 0 at {place.address}:{place.port} "
-            f"({error}); see that rank 0 runs there, and that nothing keeps this machine from reaching it"
+            f"({str(error).rstrip('.')}); see that rank 0 runs there, and that nothing keeps this machine from reaching it"
         ) from error
 
 

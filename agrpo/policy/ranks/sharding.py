@@ -30,6 +30,10 @@ NEEDED = ("set_gradient_divide_factor", "set_force_sum_reduction_for_comms", "se
 """Of FSDP2, what older releases of torch lack."""
 
 
+NARROW = (torch.bfloat16, torch.float16)
+"""Types that no sum over ranks is made in: it would be rounded at every rank."""
+
+
 def shard(model: PreTrainedModel, group: Group, compute_dtype: torch.dtype | None = None) -> None:
     """Split a model's weights over the group's ranks, each of which holds the whole of it so far, on whatever device.
 
@@ -44,9 +48,10 @@ def shard(model: PreTrainedModel, group: Group, compute_dtype: torch.dtype | Non
             "2.13, or set workers.learner_processes = 1"
         )
     # What adds up stays in float32, and is rounded where autocast rounds it in a process alone.
+    narrow = compute_dtype is not None or any(weight.dtype in NARROW for weight in model.parameters())
     policy = MixedPrecisionPolicy(
         param_dtype=compute_dtype,
-        reduce_dtype=None if compute_dtype is None else torch.float32,
+        reduce_dtype=torch.float32 if narrow else None,
         cast_forward_inputs=False,
     )
     for layer in layers_of(model):

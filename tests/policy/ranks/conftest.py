@@ -38,8 +38,8 @@ ROWS = [[0, 1], [2], [3, 4], []]
 TRAINED = 3
 
 
-def recruiter_of(*, silent_seconds: float = 30.0) -> Recruiter:
-    return Recruiter(silent_seconds=silent_seconds, deadline_seconds=60.0, stop=threading.Event())
+def recruiter_of(*, silent_seconds: float = 30.0, deadline_seconds: float = 60.0) -> Recruiter:
+    return Recruiter(silent_seconds=silent_seconds, deadline_seconds=deadline_seconds, stop=threading.Event())
 
 
 @pytest.fixture(scope="module")

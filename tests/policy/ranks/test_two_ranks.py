@@ -3,14 +3,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from agrpo.checkpoints.single import Keepsakes, read_checkpoint, write_checkpoint
-from agrpo.errors import ModelError
+from agrpo.errors import ModelError, StoreFull
 from agrpo.policy.digest import digest_of, tensor_digests
+from agrpo.policy.ranks.group import Group
 from agrpo.policy.trainee import Origin, Trainee, begin
 from agrpo.policy.update import UpdateOutcome
 from agrpo.records.manifest import RunIdentity
@@ -64,6 +68,8 @@ def test_two_ranks_take_the_steps_that_one_process_takes(recruiter: Recruiter, o
             np.testing.assert_allclose(theirs.logprobs, mine.logprobs, atol=1e-5)
             np.testing.assert_allclose(theirs.entropy, mine.entropy, atol=1e-5)
             assert mine.measures.keys() == theirs.measures.keys()
+            for name, values in mine.measures.items():
+                np.testing.assert_allclose(theirs.measures[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
     assert_close(trained_tensors(shared.model), trained_tensors(alone.model), 1e-6)
 
 
@@ -122,8 +128,15 @@ def test_a_checkpoint_of_two_ranks_loads_in_one_and_in_three(
     assert bits(other) == ahead
 
 
-def test_a_trainee_goes_from_one_process_to_two_and_back(recruiter: Recruiter, origin_of: MakeOrigin):
-    trainee = begin(origin_of(), recruits=recruiter)
+def test_a_trainee_goes_from_one_process_to_two_and_back(recruiter: Recruiter, origin_of: MakeOrigin, tmp_path: Path):
+    made = list[Path]()
+
+    def scratch() -> Path:
+        made.append(tmp_path / str(len(made)))
+        made[-1].mkdir()
+        return made[-1]
+
+    trainee = begin(origin_of(), recruits=recruiter, scratch=scratch)
     steps(trainee, range(1))
     alone = bits(trainee)
     trainee.become(2)
@@ -132,6 +145,7 @@ def test_a_trainee_goes_from_one_process_to_two_and_back(recruiter: Recruiter, o
     shared = bits(trainee)
     trainee.become(1)
     assert (trainee.group.size, bits(trainee)) == (1, shared)
+    assert [folder.exists() for folder in made] == [False, False]
 
 
 def test_the_peak_is_that_of_as_many_devices_as_carry_out_the_step(
@@ -163,12 +177,86 @@ def test_an_adapter_is_trained_by_two_ranks_and_merged(recruiter: Recruiter, ori
 def test_two_ranks_hold_float32_and_compute_in_bfloat16(recruiter: Recruiter, origin_of: MakeOrigin):
     origin = origin_of(model={"mixed_precision": "bfloat16"})
     alone, shared = begin(origin), of(origin, recruiter)
+    gathered = types_seen_in_a_layer(shared)
     for one, two in zip(steps(alone), steps(shared), strict=True):
         assert two.loss == pytest.approx(one.loss, abs=0.02)
         assert two.grad_norm == pytest.approx(one.grad_norm, rel=0.1)
     assert {source.dtype for source in trained_tensors(shared.model).sources.values()} == {torch.float32}
     assert {moment.dtype for moment in moments_of(shared.model, shared.optimizer).values()} == {torch.float32}
     assert {tensor.dtype for tensor in published_tensors(shared.model).values()} == {torch.bfloat16}
+    assert gathered == {("weight", torch.bfloat16), ("state", torch.bfloat16)}
+
+
+def types_seen_in_a_layer(trainee: Trainee) -> set[tuple[str, torch.dtype]]:
+    """Of a weight while its layer computes, where it is whole, and of what comes out; filled by later steps."""
+    seen: set[tuple[str, torch.dtype]] = set()
+    projection = trainee.model.get_submodule("model.layers.0.mlp.up_proj")
+
+    def look(module: torch.nn.Module, given: object, state: torch.Tensor) -> None:
+        weight = module.get_parameter("weight")
+        assert weight.shape == (64, 32) and not isinstance(weight, DTensor)
+        seen.update({("weight", weight.dtype), ("state", state.dtype)})
+
+    projection.register_forward_hook(look)
+    return seen
+
+
+@pytest.mark.spec("A-143")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gradients_of_narrow_weights_are_summed_over_ranks_in_float32(
+    recruiter: Recruiter, origin_of: MakeOrigin, dtype: str, monkeypatch: pytest.MonkeyPatch
+):
+    trainee = of(origin_of(model={"dtype": dtype}), recruiter)
+    seen: set[torch.dtype] = set()
+    add_up = torch.distributed.reduce_scatter_single
+
+    def look(**settings: Any) -> object:
+        seen.update({settings["output"].dtype, settings["input"].dtype})
+        return add_up(**settings)
+
+    monkeypatch.setattr(torch.distributed, "reduce_scatter_single", look)
+    trainee.update(rows_of_step(0), numbers_of_step(0), lambda: None)
+    assert seen == {torch.float32}
+    assert {str(source.dtype) for source in trained_tensors(trainee.model).sources.values()} == {f"torch.{dtype}"}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_weights_before_are_gone_when_the_first_ones_are_loaded_again(
+    recruiter: Recruiter, origin_of: MakeOrigin, size: int, monkeypatch: pytest.MonkeyPatch
+):
+    trainee = of(origin_of(model={"mixed_precision": "bfloat16"}), recruiter, size)
+    steps(trainee, range(1))
+    before = [ref(trainee.model), ref(trainee.optimizer)]
+    load, still_there = Origin.load, list[bool]()
+
+    def look(origin: Origin, group: Group) -> object:
+        still_there.extend(held() is not None for held in before)
+        return load(origin, group)
+
+    monkeypatch.setattr(Origin, "load", look)
+    trainee.begin_again()
+    assert still_there == [False, False]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is a disk without room")
+def test_where_weights_find_no_room_on_their_way_they_stay_as_they_are(
+    recruiter: Recruiter, origin_of: MakeOrigin, tmp_path: Path
+):
+    folder = tmp_path / "scratch"
+
+    def scratch() -> Path:
+        folder.mkdir()
+        (folder / "moments").symlink_to("/dev/full")
+        return folder
+
+    trainee = begin(origin_of(), recruits=recruiter, scratch=scratch)
+    steps(trainee, range(1))
+    before = bits(trainee)
+    with pytest.raises(
+        StoreFull, match=rf"cannot write {folder}: no space left .*make room there, then `agrpo resume`"
+    ):
+        trainee.become(2)
+    assert (trainee.group.size, bits(trainee), folder.exists()) == (1, before, False)
 
 
 def state_of(trainee: Trainee) -> CheckpointState:
