@@ -16,7 +16,7 @@ LOW = 0.2
 LEAST_CHANGE = 0.05
 """Of the range: the smallest change of a mean reward that counts as rising or falling."""
 
-_ZERO_TO_ONE = frozenset({"accuracy", "exact_match", "reasoning_gym"})
+_ZERO_TO_ONE = frozenset({"accuracy", "code_execution", "exact_match", "reasoning_gym", "think_format"})
 """Rewards of agrpo, whose values lie between 0 and 1."""
 
 

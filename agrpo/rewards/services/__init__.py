@@ -1,0 +1,1 @@
+"""Rewards that live elsewhere: how they are asked."""

@@ -1,0 +1,73 @@
+"""docs/rewards.md names every reward with its knobs and defaults, and what it shows works."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agrpo.config import RewardSection
+from agrpo.rewards import rewards
+from agrpo.rewards.programs.cases import Case, cases_of
+from tests.rewards.test_http_judge import judged
+from tests.rewards.worlds import group_of
+
+PAGE = (Path(__file__).parent.parent / "docs" / "rewards.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", rewards.names())
+def test_every_reward_is_on_the_page(name: str) -> None:
+    assert f"| `{name}` |" in PAGE
+
+
+@pytest.mark.parametrize("name", sorted({*rewards.names()} - {"exact_match", "reasoning_gym", "accuracy"}))
+def test_every_knob_is_on_the_page(name: str) -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    for knob in dataclasses.fields(rewards[name]):  # pyright: ignore[reportArgumentType]
+        assert any(f"`{knob.name}`" in row.split("|")[1] + row.split("|")[2] for row in rows), knob.name
+
+
+def test_every_setting_of_a_reward_table_is_on_the_page() -> None:
+    for field in dataclasses.fields(RewardSection):  # pyright: ignore[reportArgumentType]
+        assert f"`{field.name}`" in PAGE or f"{field.name} = " in PAGE
+
+
+def test_the_tables_shown_can_be_run() -> None:
+    for text in blocks("toml"):
+        for table in tomllib.loads(text)["rewards"]:
+            section = RewardSection(**table)
+            assert rewards.build(section.name, section.settings)
+
+
+def test_the_service_shown_judges() -> None:
+    names: dict[str, Any] = {}
+    (service,) = [text for text in blocks("python") if "aiohttp" in text]
+    exec(service, names)
+    assert isinstance(names["app"], web.Application)
+    assert judged(names["judge"], "short", "long" * 100) == [1.0, 0.0]
+
+
+def test_the_function_shown_rewards() -> None:
+    names: dict[str, Any] = {}
+    (function,) = [text for text in blocks("python") if "aiohttp" not in text]
+    exec(function, names)
+    group = group_of("it is 4", "no", solution="4")
+    assert names["shorter"](completions=group.completions, **group.reward_kwargs) == [1 - 0.007, -0.002]
+
+
+def test_the_cases_shown_are_cases() -> None:
+    (shown,) = blocks("json")
+    assert cases_of(json.loads(shown), "tests") == [
+        Case(input="1 2\n", output="3\n"),
+        Case(test="assert add(1, 2) == 3"),
+    ]
