@@ -53,6 +53,11 @@ class CodeExecution:
 
     whole_group: ClassVar[bool] = False
 
+    @property
+    def needed_facts(self) -> tuple[str, ...]:
+        """As for `Needing`."""
+        return (self.fact,)
+
     def prepare(self) -> None:
         """Run a program. Raises `RewardError` where this system cannot confine it as asked; prints what else it cannot."""
         with launched(self._bounds) as launcher:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import field
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from agrpo.errors import ConfigError
 from agrpo.records.group import RolloutGroup
 from agrpo.registry import part
-from agrpo.rewards import AsyncReward, Preparing, Reward, awaits, rewards
+from agrpo.rewards import AsyncReward, Needing, Preparing, Reward, awaits, rewards
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Highest = Annotated[float, Field(allow_inf_nan=False, validate_default=True)]
@@ -44,6 +45,11 @@ class CosineScaled:
     """Its knobs."""
 
     whole_group: ClassVar[bool] = False
+
+    @property
+    def needed_facts(self) -> Sequence[str]:
+        """Those of the check, as for `Needing`."""
+        return self._judge.needed_facts if isinstance(self._judge, Needing) else ()
 
     @field_validator("max_value_wrong", "max_value_correct")
     @classmethod
