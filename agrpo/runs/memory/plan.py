@@ -161,8 +161,9 @@ def _generators(config: RunConfig, shape: ModelShape | None, row: RowSize, *, on
 
 def _servers_beside(config: RunConfig, shape: ModelShape | None, machine: Machine) -> list[Part]:
     engine = config.engine
-    serves = isinstance(engine, Vllm) and engine.serve
-    return shared_gpu_parts(engine, config, shape, machine.gpus) if serves else []
+    if not isinstance(engine, Vllm) or not engine.serve:
+        return []
+    return shared_gpu_parts(engine, config, shape, machine.gpus)
 
 
 __all__ = ["MIB", "MemoryPlan", "Place", "plan_memory"]

@@ -18,8 +18,11 @@ from agrpo.runs.memory.shape import ModelShape
 
 CACHE, SHARE, SPACE = "--kv-cache-memory-bytes", "--gpu-memory-utilization", "VLLM_CPU_KVCACHE_SPACE"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtKMGT]?)")
-_FACTORS = {"": 1} | {unit: 10 ** (3 * power) for power, unit in enumerate("kmgt", 1)}
-_FACTORS |= {unit: 2 ** (10 * power) for power, unit in enumerate("KMGT", 1)}
+_FACTORS = {
+    "": 1,
+    **{unit: 10 ** (3 * power) for power, unit in enumerate("kmgt", 1)},
+    **{unit: 2 ** (10 * power) for power, unit in enumerate("KMGT", 1)},
+}
 
 
 def server_parts(engine: Vllm, config: RunConfig, shape: ModelShape | None) -> list[Part]:
