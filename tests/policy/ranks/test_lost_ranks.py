@@ -84,23 +84,6 @@ def test_a_rank_that_is_gone_while_the_policy_is_loaded_is_named(
     assert lost.value.passing and is_gone(killed[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
-def test_one_that_lives_and_does_not_come_is_waited_for_until_the_deadline_and_the_learner_may_begin_anew(
-    origin_of: MakeOrigin, size: int
-):
-    with (
-        pytest.raises(
-            (DeadlineExceeded, LearnerRankLost), match=r"waited 45 s for another rank, which did not"
-        ) as lost,
-        recruiter_of(silent_seconds=300.0, deadline_seconds=45.0) as recruiter,
-    ):
-        trainee = begin(origin_of(), recruiter.form(size), recruiter)
-        os.kill(ranks()[0], signal.SIGSTOP)  # silence is borne for longer here, so this stands for one that hangs
-        trainee.update(rows_of_step(0), numbers_of_step(0), lambda: None)
-    assert may_pass(lost.value)
-
-
 def test_a_rank_is_given_up_before_the_learner_is_taken_to_stand_still():
     for stall in (4.0, 900.0):
         config = a_config(supervision={"stall_seconds": stall})
