@@ -16,6 +16,7 @@ from agrpo.rewards import check_reward
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes
 from agrpo.runs.serving import check_servers
+from agrpo.tools import check_tools
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -27,6 +28,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += check_reward(reward)
+    problems += check_tools(config.tools)
     problems += _check_place(config, folder or config.run.dir)
     return problems or memory.problems(memory.plan_memory(config, memory.machine_here()))
 
