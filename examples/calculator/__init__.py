@@ -1,0 +1,1 @@
+"""A tiny policy learns to call a calculator."""
