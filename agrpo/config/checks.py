@@ -53,7 +53,7 @@ def cross_checks(
     problems += _ignored_exports(sections["checkpoint"])
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
-    problems += _tool_problems(sections["tools"])
+    problems += _tool_problems(sections["tools"], stop.stall_seconds)
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(
@@ -121,7 +121,7 @@ def _adapter_problems(adapter: AdapterSection, engine: EnginePart) -> list[str]:
     return problems
 
 
-def _tool_problems(tools: ToolsSection) -> list[str]:
+def _tool_problems(tools: ToolsSection, stall_seconds: float) -> list[str]:
     if not tools.functions:
         unused = ToolsSection()
         said = [name for name in _CALLING if getattr(tools, name) != getattr(unused, name)]
@@ -130,10 +130,16 @@ def _tool_problems(tools: ToolsSection) -> list[str]:
             for name in said
         ]
     names = [path.partition(":")[2] for path in tools.functions]
-    return [
+    problems = [
         f'tools.functions: two functions are called "{name}", and the model could not tell them apart; rename one'
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
+    if tools.timeout_seconds >= stall_seconds:
+        problems.append(
+            f"tools.timeout_seconds = {tools.timeout_seconds:g}: a call may take as long as the run waits for anything "
+            f"(stop.stall_seconds = {stall_seconds:g}), and would end it; lower the first or raise the second"
+        )
+    return problems
 
 
 def _ignored_exports(checkpoint: CheckpointSection) -> list[str]:
