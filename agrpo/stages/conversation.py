@@ -62,6 +62,18 @@ class Opening:
     """Run seed and ticket."""
 
 
+def opening_of(
+    config: RunConfig, renderer: Renderer, calling: Calling | None, messages: list[Message], ticket: int
+) -> Opening:
+    """The prompt rendered, with the tools that the model is shown. Raises `PromptError`."""
+    return Opening(
+        messages=messages,
+        prompt_ids=renderer.render(messages) if calling is None else calling.talk.prompt(messages),
+        sampling=config.sampling,
+        seeds=(config.run.seed, ticket),
+    )
+
+
 class Conversation:
     """One rollout of a group, turn by turn. `calling`: None, where a rollout is one turn."""
 

@@ -27,7 +27,7 @@ from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.stages.context import StageContext
-from agrpo.stages.conversation import Opening, calling_of
+from agrpo.stages.conversation import calling_of, opening_of
 from agrpo.stages.load_watch import LoadWatch
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.same_machine import check_machine
@@ -331,13 +331,7 @@ class _Generator:
         prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
         try:
             prompt = self.order.prompt(claimed.prompt_number)
-            shown = self.renderer.render if self.calling is None else self.calling.talk.prompt
-            opening = Opening(
-                messages=prompt.messages,
-                prompt_ids=shown(prompt.messages),
-                sampling=self.config.sampling,
-                seeds=(self.config.run.seed, ticket),
-            )
+            opening = opening_of(self.config, self.renderer, self.calling, prompt.messages, ticket)
             rollouts = await sample_group(self.engine, self.renderer, opening, slots=slots, calling=self.calling)
         except (PromptError, PromptRefused) as error:
             logger.warning("ticket %d: prompt refused: %s", ticket, error)
