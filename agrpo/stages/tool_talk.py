@@ -49,7 +49,7 @@ class ToolTalk:
         self._renderer = renderer
         self._schemas = list(schemas_of(tools))
         self._control = _pattern_of(renderer.tokenizer)
-        self.shown_by_template = self._is_shown(next(iter(tools)))
+        self.shown_by_template = self._shows_tools()
         self._result_role = self._role_of_results()
         self.appends = self._only_appends()
         if not self.appends:
@@ -132,9 +132,11 @@ class ToolTalk:
         ids = sorted(self._renderer.stop_ids)
         return [(stop_id, text) for stop_id in ids if (text := self._renderer.tokenizer.convert_ids_to_tokens(stop_id))]
 
-    def _is_shown(self, name: str) -> bool:
+    def _shows_tools(self) -> bool:
+        first = self._schemas[0]
+        renamed = {**first, "function": {**first["function"], "name": _TOLD}}
         try:
-            return name in self._renderer.written([_ASKED], self._schemas)
+            return _TOLD in self._renderer.written([_ASKED], [renamed])
         except PromptError as error:
             raise ToolError(f"{error}; take a model whose template can be given tools") from None
 
