@@ -25,7 +25,6 @@ EXPORTS = {
     "groups": "group_status",
     "prompts": "prompts",
     "turns": "turns",
-    "tool_calls": "tool_calls",
     "tokens": "token_log_probs",
     "samples": "live_samples",
     "rewards": "rewards",
@@ -42,17 +41,7 @@ ROWS_PER_GROUP = 100_000
 MEMORY_LIMIT = "2GB"
 """DuckDB spills to the folder being written beyond that."""
 
-_ORDER = (
-    "ticket",
-    "rollout_index",
-    "turn_index",
-    "call_index",
-    "token_index",
-    "sequence_index",
-    "step",
-    "version",
-    "name",
-)
+_ORDER = ("ticket", "rollout_index", "turn_index", "token_index", "sequence_index", "step", "version", "name")
 """Rows are sorted by those of these columns that they have."""
 
 CARD_MARK = "Every rollout that was sampled is"
