@@ -72,7 +72,7 @@ def test_what_was_sampled_is_never_encoded_again(tiny_model: Path):
 def test_a_template_that_forgets_is_followed_with_a_sequence_for_each_turn(
     tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, FORGETFUL))
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, FORGETFUL), "add")
     (warning,) = caplog.messages
     assert "does not only append when tools answer" in warning and "n turns cost the tokens of n" in warning
     (rollout,) = stage.play(script(f"<think>a sum</think>So: {call_of('add', a=4, b=5)}", "9"))

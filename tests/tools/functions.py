@@ -94,13 +94,13 @@ def without_docstring(a: int) -> int:
     return a
 
 
-def without_type(a) -> int:  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+def without_type(a) -> int:
     """Has an argument without a type.
 
     Args:
         a: A number.
     """
-    return a  # pyright: ignore[reportUnknownVariableType]
+    return a
 
 
 def without_return_type(a: int):

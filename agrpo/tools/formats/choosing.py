@@ -55,6 +55,6 @@ def _declared(tokenizer: Any, text: str, prefix: str, schemas: list[dict[str, An
     except Exception as error:
         problem = f"this answer cannot be read as the model's tokenizer declares: {type(error).__name__}: {error}"
         return ReadTurn(content=text, calls=[RequestedCall(problem=problem)])
-    calls = [called(call.get("function", call) if isinstance(call, dict) else call, text) for call in found]  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    calls = [called(call.get("function", call) if isinstance(call, dict) else call, text) for call in found]
     reasoning = next((message[name] for name in _REASONING if isinstance(message.get(name), str)), "")
     return ReadTurn(content=str(message.get("content") or "") if calls else text, calls=calls, reasoning=reasoning)

@@ -33,7 +33,7 @@ def _calls(written: str) -> list[RequestedCall]:
             value: Any = read_json(written[place:end])
         except (ValueError, RecursionError) as error:
             return [*calls, unreadable(written[place:], f"it is no JSON: {error}")]
-        function = value.get("function") if isinstance(value, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        function = value.get("function") if isinstance(value, dict) else None
         calls.append(called(_named(value, function), written[place:end]))
         between = _BETWEEN.match(written, end)
         place = between.end() if between else end
@@ -43,5 +43,5 @@ def _calls(written: str) -> list[RequestedCall]:
 def _named(value: Any, function: Any) -> Any:
     """`{"type": "function", "name": …}`, or `{"function": "name", …}`, or `{"function": {"name": …}}`."""
     if isinstance(function, dict):
-        return function  # pyright: ignore[reportUnknownVariableType]
+        return function
     return {"name": function, **value} if isinstance(function, str) else value
