@@ -1,1 +1,0 @@
-"""A tiny policy learns to call a calculator."""
