@@ -89,7 +89,7 @@ def _hints_of(function: Callable[..., Any], path: str) -> dict[str, Any]:
 
 def _schema_of(function: Callable[..., Any], path: str) -> dict[str, Any]:
     """As transformers makes it of types and docstring."""
-    from transformers.utils import get_json_schema
+    from transformers.utils.chat_template_utils import get_json_schema
 
     try:
         return get_json_schema(function)
