@@ -297,10 +297,17 @@ def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout
 
 def _tool_calls(row: dict[str, Any]) -> list[ToolCall]:
     """None of a record that is older than they are."""
-    return [
-        ToolCall(**{**call, "failure": call["failure"] and CallFailure(call["failure"])})
-        for call in row["tool_calls"] or []
-    ]
+    return [_tool_call(call) for call in row["tool_calls"] or []]
+
+
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    return ToolCall(
+        turn_index=call["turn_index"],
+        name=call["name"],
+        duration_seconds=call["duration_seconds"],
+        failure=None if call["failure"] is None else CallFailure(call["failure"]),
+        reason=call["reason"],
+    )
 
 
 def _turns_from_arrow(column: pa.ChunkedArray) -> Iterator[list[TurnRecord]]:
