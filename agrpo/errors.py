@@ -17,6 +17,7 @@
     |-- RolloutNotFound        no recorded rollout answers to what was asked for
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
+    |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
     |   |-- StaleInFlight      a request's version has become too old to be trained
@@ -110,6 +111,10 @@ class PromptError(AgrpoError, ValueError):
 
 class RewardError(AgrpoError, RuntimeError):
     """A reward cannot be loaded, or failed where it may not."""
+
+
+class ToolError(AgrpoError, RuntimeError):
+    """A tool cannot be loaded, the model's calls cannot be read, or a call failed where it may not."""
 
 
 class EngineError(AgrpoError, RuntimeError):

@@ -22,6 +22,7 @@ SLOT_COLUMNS = {
         "ticket, rollout_index, num_completion_tokens, num_turns, rollout_id, seed, stop_reason, error, tool_call_count, "
         "tool_failure_count, own_reward, duration_seconds"
     ),
+    "tool_calls": "ticket, rollout_index, call_index, turn_index, name, duration_seconds, failure",
     "scored_groups": (
         "ticket, prompt_id, model_version, model_attempt, model_step, model_ordinal, base, marks, refusal, score_seconds, "
         "score_wait_seconds, score_queue_size"

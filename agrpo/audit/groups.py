@@ -41,6 +41,7 @@ class GroupFacts(Judged):
     row: Row
     """Of the database."""
     rollouts: list[Row]
+    tool_calls: list[Row]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,9 +228,15 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         sequences=sequences,
         row=_row("groups", known),
         rollouts=list(zip(*(columns[name] for name in SLOT_COLUMNS["rollouts"].split(", ")), strict=True)),
+        tool_calls=[
+            _row("tool_calls", {**call, "ticket": ticket, "rollout_index": index, "call_index": place})
+            for ticket, index, calls in zip(*(columns[name] for name in _CALLS_OF), strict=True)
+            for place, call in enumerate(calls or [])
+        ],
     )
 
 
+_CALLS_OF = ("ticket", "rollout_index", "tool_calls")
 _ROLLOUT_COLUMNS = [name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns")]
 
 
@@ -279,6 +286,7 @@ def _expect(look: Look, facts: TicketFacts) -> None:
             groups=[group.row],
             rollouts=group.rollouts,
             turns=[(ticket, turns)] if turns else [],
+            tool_calls=group.tool_calls,
         )
     if scores is not None:
         look.expect(

@@ -55,6 +55,7 @@ PROJECTIONS = {
     "groups": Projection(entry=_of("groups")),
     "rollouts": Projection(entry=_of("groups")),
     "turns": Projection(sql="SELECT ticket, count(*) AS num_rows FROM turns GROUP BY ticket", entry=_of("groups")),
+    "tool_calls": Projection(entry=_of("groups")),
     "scored_groups": Projection(entry=_of("scored")),
     "scores": Projection(entry=_of("scored")),
     "rewards": Projection(entry=_of("scored")),

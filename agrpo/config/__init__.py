@@ -24,6 +24,7 @@ from agrpo.config.sections import (
     StopSection,
     StoreSection,
     SupervisionSection,
+    ToolsSection,
     WorkersSection,
 )
 
@@ -44,6 +45,7 @@ __all__ = [
     "StopSection",
     "StoreSection",
     "SupervisionSection",
+    "ToolsSection",
     "WorkersSection",
     "load_settings",
     "resolve",

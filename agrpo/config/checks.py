@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config.sections import AdapterSection, CheckpointSection, ModelSection, RewardSection
+from agrpo.config.sections import AdapterSection, CheckpointSection, ModelSection, RewardSection, ToolsSection
 from agrpo.config.serving import serving_problems
 from agrpo.records.sampling import Sampling
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 HEAD = "lm_head"
 """What most families call their output head; others are refused when the model is loaded."""
 _KNOBS = ("alpha", "targets", "dora", "publish")
+_CALLING = ("max_tool_calling_iterations", "timeout_seconds", "max_result_characters", "call_format")
 
 
 def cross_checks(
@@ -52,6 +53,7 @@ def cross_checks(
     problems += _ignored_exports(sections["checkpoint"])
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
+    problems += _tool_problems(sections["tools"], stop.stall_seconds)
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(
@@ -121,6 +123,27 @@ def _adapter_problems(adapter: AdapterSection, engine: EnginePart) -> list[str]:
         problems.append('adapter.publish: "adapter" cannot be served with adapter.dora = true; set "merged", or "auto"')
     elif adapter.publish == "adapter" and not engine.takes_adapters:
         problems.append('adapter.publish: this engine takes whole weights alone; set "merged", or "auto"')
+    return problems
+
+
+def _tool_problems(tools: ToolsSection, stall_seconds: float) -> list[str]:
+    if not tools.functions:
+        unused = ToolsSection()
+        said = [name for name in _CALLING if getattr(tools, name) != getattr(unused, name)]
+        return [
+            f"tools.{name}: says how functions are called, and there is none; set tools.functions, or leave it out"
+            for name in said
+        ]
+    names = [path.partition(":")[2] for path in tools.functions]
+    problems = [
+        f'tools.functions: two functions are called "{name}", and the model could not tell them apart; rename one'
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    if tools.timeout_seconds >= stall_seconds:
+        problems.append(
+            f"tools.timeout_seconds = {tools.timeout_seconds:g}: a call may take as long as the run waits for anything "
+            f"(stop.stall_seconds = {stall_seconds:g}), and would end it; lower the first or raise the second"
+        )
     return problems
 
 

@@ -20,7 +20,7 @@ from agrpo.errors import UnknownName
 from agrpo.registry import Registry, nearest
 
 ORDER = (
-    *("run", "model", "adapter", "prompts", "engine", "rewards", "step", "async", "optimizer"),
+    *("run", "model", "adapter", "prompts", "engine", "tools", "rewards", "step", "async", "optimizer"),
     *("advantage", "loss", "aggregation", "packing", "checkpoint", "resume", "workers", "stop"),
     *("recorder", "supervision", "store"),
 )

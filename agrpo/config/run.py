@@ -28,6 +28,7 @@ from agrpo.config.sections import (
     StopSection,
     StoreSection,
     SupervisionSection,
+    ToolsSection,
     WorkersSection,
 )
 from agrpo.errors import ConfigError, UnknownName
@@ -71,6 +72,7 @@ class RunConfig:
     sampling: Sampling
     engine: EnginePart
     prompts: PromptsSection
+    tools: ToolsSection
     rewards: tuple[RewardSection, ...]
     advantage: Advantage
     loss: Loss
@@ -143,6 +145,7 @@ class _Builder:
             adapter=sections["adapter"],
             sampling=sampling,
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
+            tools=sections["tools"],
             rewards=tuple(rewards),
             step=sections["step"],
             asynchronous=sections["async"],

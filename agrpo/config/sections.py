@@ -122,6 +122,22 @@ class RewardSection:
 
 
 @part
+class ToolsSection:
+    """Functions that the policy may call in the middle of a rollout. Without any, a rollout is one turn."""
+
+    functions: list[Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]] = field(default_factory=list)
+    """Each as `package.module:function`. They run in the generator's process."""
+    max_tool_calling_iterations: Annotated[int, Field(ge=1)] | None = None
+    """Turns of a rollout whose calls are run; one that calls again after as many ends there. None: as its length allows."""
+    timeout_seconds: Positive = 30.0
+    """Of one call. One that takes longer has failed."""
+    max_result_characters: Annotated[int, Field(ge=1)] = 8192
+    """Of a result that the model sees; what is beyond is cut, and the model is told so."""
+    call_format: Literal["tagged", "llama", "deepseek", "gemma"] | None = None
+    """How the model writes its calls. None: as its tokenizer declares, or as its chat template shows."""
+
+
+@part
 class StepSection:
     """What one optimizer step is made of."""
 
@@ -273,6 +289,7 @@ SECTIONS: dict[str, type[Any]] = {
     "run": RunSection,
     "model": ModelSection,
     "adapter": AdapterSection,
+    "tools": ToolsSection,
     "step": StepSection,
     "async": AsyncSection,
     "optimizer": OptimizerSection,

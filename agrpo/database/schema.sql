@@ -171,7 +171,8 @@ CREATE TABLE turns (
     output_versions INTEGER[],
     output_sampling_mask INTEGER[][],
     top_ids INTEGER[][],
-    top_logprobs FLOAT[][]
+    top_logprobs FLOAT[][],
+    drift_tokens INTEGER
 );
 COMMENT ON TABLE turns IS 'One sampling request: the tokens as the engine was given and returned them.';
 COMMENT ON COLUMN turns.prompt_ids IS 'Whole prompt of the turn, earlier turns included.';
@@ -182,6 +183,25 @@ COMMENT ON COLUMN turns.output_versions IS 'Per output token, the policy version
 COMMENT ON COLUMN turns.output_sampling_mask IS 'Per output token, the ids that could be sampled. NULL unless recorder.topk.';
 COMMENT ON COLUMN turns.top_ids IS 'Per output token, the most likely tokens. NULL unless recorder.topk.';
 COMMENT ON COLUMN turns.top_logprobs IS 'Log-probs of top_ids, in nats. NULL unless recorder.topk.';
+COMMENT ON COLUMN turns.drift_tokens IS 'Tokens of the sequence so far that the prompt does not begin with; above 0: the turn begins another one. NULL: a first turn.';
+
+CREATE TABLE tool_calls (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    call_index INTEGER NOT NULL,
+    turn_index INTEGER,
+    name VARCHAR,
+    duration_seconds DOUBLE,
+    failure VARCHAR,
+    reason VARCHAR
+);
+COMMENT ON TABLE tool_calls IS 'One call of a tool, in the order the model made them. Arguments and results are in rollouts.completion.';
+COMMENT ON COLUMN tool_calls.call_index IS 'Place among the rollout''s calls, from 0.';
+COMMENT ON COLUMN tool_calls.turn_index IS 'Turn that made it.';
+COMMENT ON COLUMN tool_calls.name IS 'Name of the tool as the model wrote it; empty where none can be read.';
+COMMENT ON COLUMN tool_calls.duration_seconds IS 'From the moment it was its turn; 0 where nothing ran.';
+COMMENT ON COLUMN tool_calls.failure IS 'malformed, unknown_name, bad_arguments, raised or timeout; NULL: it gave a result.';
+COMMENT ON COLUMN tool_calls.reason IS 'What the model was told, where it failed.';
 
 CREATE TABLE scored_groups (
     ticket BIGINT NOT NULL,

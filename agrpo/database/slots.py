@@ -6,7 +6,7 @@ What slots hold is kept as it is until their batch is written, and then turned i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from agrpo.database.values import as_json, timestamp
 from agrpo.records.arrow import GROUP_SCHEMA, SCORED_SCHEMA, read_table
 from agrpo.records.prompt import Message
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
-from agrpo.records.sample import sequences_of
+from agrpo.records.sample import drift_of, sequences_of
 
 _TOPK = ("output_sampling_mask", "top_ids", "top_logprobs")
 """Most of a turn's bytes, where the run keeps them."""
@@ -82,7 +82,12 @@ def _groups(slots: pa.Table) -> Mapping[str, pa.Table]:
 
 def _groups_with_topk(slots: pa.Table) -> Mapping[str, pa.Table]:
     turns = _exploded(slots, "turns", "turn_index")
-    return {"turns": turns, "rollouts": _rollouts(slots, turns)}
+    drifts = pa.array(_drifts(turns, _lengths(slots.column("turns"))), pa.int32())
+    return {
+        "turns": turns.append_column("drift_tokens", drifts),
+        "rollouts": _rollouts(slots, turns),
+        "tool_calls": _exploded(slots, "tool_calls", "call_index"),
+    }
 
 
 def _scores(slots: pa.Table) -> Mapping[str, pa.Table]:
@@ -170,12 +175,26 @@ def _first_versions(turns: pa.Table) -> list[int | None]:
     return lists.values.take(places).to_pylist()
 
 
+def _drifts(turns: pa.Table, counts: np.ndarray) -> Iterator[int | None]:
+    """What the prompt of each turn left of the tokens before it; None for first turns."""
+    first = 0
+    for count in counts.tolist():
+        if count:
+            yield None
+        if count > 1:
+            yield from drift_of(_rollout_of(turns.slice(first, count)))
+        first += count
+
+
 def _counted(turns: pa.Table) -> tuple[int, int]:
     """Tokens forwarded for a rollout of several turns, and the training sequences they make up."""
-    kept = turns.select(["prompt_ids", "output_ids", "output_log_probs", "output_mask"])
-    rollout = Rollout(completion=[], completion_ids=[], turns=[TurnRecord(**row) for row in kept.to_pylist()])
-    sequences = sequences_of(rollout)
+    sequences = sequences_of(_rollout_of(turns))
     return sum(len(own.tokens) for own in sequences), sum(own.num_trained > 0 for own in sequences)
+
+
+def _rollout_of(turns: pa.Table) -> Rollout:
+    kept = turns.select(["prompt_ids", "output_ids", "output_log_probs", "output_mask"])
+    return Rollout(completion=[], completion_ids=[], turns=[TurnRecord(**row) for row in kept.to_pylist()])
 
 
 def _text(messages: list[Message]) -> str:

@@ -32,7 +32,8 @@ WITH finished AS (
         *, NOT empty AS updated, forward_seconds + backward_seconds AS compute_seconds,
         (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens,
         step_seconds * coalesce((SELECT any_value(settings->>'$.workers.generators')::DOUBLE FROM runs), 1)
-            AS generators_seconds
+            AS generators_seconds,
+        (SELECT coalesce(any_value(json_array_length(settings, '$.tools.functions')), 0) > 0 FROM runs) AS has_tools
     FROM live_steps
 ),
 consumed AS (
@@ -53,10 +54,21 @@ consumed AS (
 consumed_rollouts AS (
     SELECT
         step, ticket, rollout_index, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
-        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize
+        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize, stop_reason = 'max_turns' AS exhausted
     FROM rollouts
     JOIN scores USING (ticket, rollout_index)
     JOIN consumed USING (ticket)
+),
+consumed_calls AS (
+    SELECT
+        step, ticket, rollout_index, turn_index, name, failure, duration_seconds,
+        coalesce(failure NOT IN ('malformed', 'unknown_name'), true) AS known,
+        coalesce(failure IN ('raised', 'timeout'), true) AS ran
+    FROM tool_calls
+    JOIN consumed USING (ticket)
+),
+transitions AS (
+    SELECT step, drift_tokens FROM turns JOIN consumed USING (ticket) WHERE drift_tokens IS NOT NULL
 ),
 group_rewards AS (
     SELECT step, ticket, avg(reward) AS reward_mean, stddev_samp(reward) AS reward_std
@@ -94,6 +106,55 @@ reward_measures AS (
     FROM rewards_of_groups JOIN samples_of_groups USING (step, ticket)
     WHERE std IS NOT NULL
     GROUP BY step, name
+),
+calls_by_name AS (
+    SELECT
+        step, name, count(*) AS num_calls, count(failure) AS num_failed, sum(duration_seconds) FILTER (ran) AS seconds,
+        count(*) FILTER (ran) AS num_ran
+    FROM consumed_calls
+    WHERE known
+    GROUP BY step, name
+),
+measures_by_tool AS (
+    SELECT step, 'tools/' || name || '/latency_s' AS name, seconds AS total, num_ran AS weight FROM calls_by_name
+    UNION ALL
+    SELECT step, 'tools/' || name || '/call_count', num_calls, 1 FROM calls_by_name
+    UNION ALL
+    SELECT step, 'tools/' || name || '/failure_count', num_failed, 1 FROM calls_by_name
+),
+calls_of_steps AS (
+    SELECT
+        step, count(*) AS num_calls, count(failure) AS num_failed, count_if(failure = 'unknown_name') AS num_unknown,
+        sum(duration_seconds) FILTER (ran) AS seconds, count(*) FILTER (ran) AS num_ran,
+        count(DISTINCT (ticket, rollout_index, turn_index)) AS num_turns
+    FROM consumed_calls
+    GROUP BY step
+),
+rollouts_of_steps AS (
+    SELECT step, count(*) AS num_rollouts, count_if(exhausted) AS num_exhausted FROM consumed_rollouts GROUP BY step
+),
+tool_measures AS (
+    SELECT
+        step,
+        ratio_of(coalesce(num_calls, 0), num_rollouts) AS "tools/call_frequency",
+        ratio_of(coalesce(num_failed, 0), coalesce(num_calls, 0)) AS "tools/failure_frequency",
+        ratio_of(seconds, num_ran) AS "tools/latency_s",
+        once(coalesce(num_unknown, 0)) AS "tools/unknown_name_count",
+        ratio_of(num_calls, num_turns) AS "tools/parallel_calls_mean",
+        ratio_of(num_exhausted, num_rollouts) AS "tools/loop_exhausted_frac"
+    FROM finished
+    LEFT JOIN rollouts_of_steps USING (step)
+    LEFT JOIN calls_of_steps USING (step)
+    WHERE has_tools
+),
+transition_measures AS (
+    SELECT
+        step,
+        mean_over((drift_tokens > 0)::INTEGER) AS "rollout/fork_frac",
+        mean_over(drift_tokens) AS "rollout/drift_tokens_mean",
+        once(max(drift_tokens)) AS "rollout/drift_tokens_max"
+    FROM transitions
+    GROUP BY step
 ),
 step_measures AS (
     SELECT
@@ -237,12 +298,16 @@ wide AS (
     JOIN rollout_measures USING (step)
     JOIN sample_measures USING (step)
     JOIN packing USING (step)
+    LEFT JOIN tool_measures USING (step)
+    LEFT JOIN transition_measures USING (step)
 )
 SELECT step, name, measured.total AS total, measured.weight AS weight
 FROM (UNPIVOT wide ON COLUMNS(* EXCLUDE (step)) INTO NAME name VALUE measured)
-WHERE measured.weight > 0
+WHERE measured.weight > 0 OR name = 'tools/failure_frequency' -- 0 of 0 calls: NaN (A-288)
 UNION ALL
-FROM reward_measures WHERE weight > 0;
+FROM reward_measures WHERE weight > 0
+UNION ALL
+FROM measures_by_tool WHERE weight > 0;
 COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, each as a total and what it is divided by, so that windows of steps add up exactly.';
 COMMENT ON COLUMN step_totals.name IS 'As docs/metrics.md has it.';
 COMMENT ON COLUMN step_totals.total IS 'Sum over the items of the measure: rollouts, tokens, groups, seconds.';

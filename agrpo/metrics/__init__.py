@@ -43,6 +43,8 @@ class StepFacts:
     num_tokens: int
     """Tokens forwarded since the start of the run, this step's included."""
     timings: StepTimings
+    has_tools: bool = False
+    """Whether the run's rollouts may call tools."""
     peak_flops_per_second: float | None = None
     """Most that all training devices together can do. None: unknown."""
     num_generators: int = 1

@@ -24,7 +24,7 @@ class Measure:
     """One documented measure."""
 
     name: str
-    """`{name}` stands for a reward's name."""
+    """`{name}` stands for a reward's name, `{tool}` for a tool's."""
     unit: str
     meaning: str
     over: str
@@ -72,6 +72,9 @@ _SYNCS = "weight syncs"
 _PARTED = "weight syncs of steps that have it"
 _WAITED = "groups that waited"
 _POLLS = "polls of the servers"
+_CALLS = "tool calls"
+_RAN = "tool calls that ran"
+_TRANSITIONS = "transitions from a turn to the next"
 
 MEASURES: tuple[Measure, ...] = (
     _measure(
@@ -91,6 +94,8 @@ MEASURES: tuple[Measure, ...] = (
         _ANSWERED,
         "Equal, token by token, to an earlier one of the group.",
     ),
+    _measure("tools/call_frequency", "calls", "A-287", "rollouts, failed ones too", "Tool calls of a rollout."),
+    _measure("tools/failure_frequency", "share", "A-288", _CALLS, "Gave no result; NaN without calls."),
     _measure("rewards/{name}/mean", "reward", "A-289", "values that the reward gave", "Before the reward's weight."),
     _measure(
         "rewards/{name}/group_std", "reward", "A-290", _SAMPLES, "Sample standard deviation of its values in the group."
@@ -169,6 +174,11 @@ MEASURES: tuple[Measure, ...] = (
         _ANSWERED,
         "Training sequences with a trained token; 1: no fork.",
     ),
+    _measure("rollout/fork_frac", "share", "A-313", _TRANSITIONS, "The next turn began a sequence of its own."),
+    _measure(
+        "rollout/drift_tokens_mean", "tokens", "A-314", _TRANSITIONS, "Kept, and rendered anew since it forked; else 0."
+    ),
+    _measure("rollout/drift_tokens_max", "tokens", "A-314", _TRANSITIONS, "The most."),
     _measure("rollout/failed_count", "rollouts", "agrpo", "rollouts", "Without an answer: the engine gave none."),
     _measure(
         "rollout/score_queue_size", "groups", "A-315", _GROUPS, "Others that waited for scores when it was taken."
@@ -195,6 +205,19 @@ MEASURES: tuple[Measure, ...] = (
     _measure("rollout/vllm_running_requests", "requests", "A-322", _POLLS, "Being decoded, over all servers."),
     _measure("rollout/vllm_queued_requests", "requests", "A-323", _POLLS, "Accepted, not scheduled, over all servers."),
     _measure("rollout/vllm_preemption_count", "requests", "A-324", "requests", "Preempted; by each weight sync too."),
+    _measure("tools/latency_s", "s", "A-325", _RAN, "From the call's turn to its result or its failure."),
+    _measure("tools/{tool}/latency_s", "s", "A-325", "calls of the tool that ran", "The same of one tool."),
+    _measure("tools/{tool}/call_count", "calls", "A-326", "calls of the tool", "Calls of one tool."),
+    _measure("tools/{tool}/failure_count", "calls", "A-326", "calls of the tool", "Those that gave no result."),
+    _measure("tools/unknown_name_count", "calls", "A-327", _CALLS, "Of a tool that does not exist."),
+    _measure("tools/parallel_calls_mean", "calls", "A-328", "turns that call tools", "Calls of a turn."),
+    _measure(
+        "tools/loop_exhausted_frac",
+        "share",
+        "A-329",
+        "rollouts, failed ones too",
+        "Cut at `max_tool_calling_iterations` while still calling.",
+    ),
     _measure("sample/forwarded_tokens_mean", "tokens", "A-332", _SAMPLES, "Tokens of a sample."),
     _measure("sample/forwarded_tokens_max", "tokens", "A-332", _SAMPLES, "The most."),
     _measure("sample/trained_tokens_mean", "tokens", "A-333", _SAMPLES, "Tokens of a sample that carry loss."),
@@ -267,7 +290,7 @@ MEASURES: tuple[Measure, ...] = (
 
 _EXACT = {measure.name: measure for measure in MEASURES}
 _PATTERNS = [
-    (re.compile(re.escape(measure.name).replace(r"\{name\}", ".+")), measure)
+    (re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(measure.name))), measure)
     for measure in MEASURES
     if "{" in measure.name
 ]

@@ -1,4 +1,4 @@
-"""Rollouts: how the groups of a step came about (A-307 to A-312, A-315 to A-324), over all consumed groups."""
+"""Rollouts: how the groups of a step came about (A-307 to A-324), over all consumed groups."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         )
         if prompted
     ]
+    drifts = [tokens for group in groups for own in group.drift_tokens for tokens in own]
     generated = sum(length for group in groups for length in group.num_completion_tokens)
     return {
         "rollout/duration_s": mean(seconds for group in groups for seconds in group.duration_seconds),
@@ -29,6 +30,9 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "rollout/turns_mean": mean(turns for turns, _ in answers),
         "rollout/turns_max": max((turns for turns, _ in answers), default=None),
         "rollout/samples_per_rollout": mean(sequences for _, sequences in answers),
+        "rollout/fork_frac": mean(tokens > 0 for tokens in drifts),
+        "rollout/drift_tokens_mean": mean(drifts),
+        "rollout/drift_tokens_max": max(drifts, default=None),
         "rollout/failed_count": sum(not prompted for group in groups for prompted in group.num_prompt_tokens),
         "rollout/queue_size": facts.plan.num_queued_samples,
         **_pace(facts),

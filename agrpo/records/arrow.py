@@ -21,7 +21,7 @@ from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arro
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 from agrpo.records.top_tokens import TopTokens
 
@@ -45,6 +45,16 @@ TURN = pa.struct(
     ]
 )
 
+TOOL_CALL = pa.struct(
+    [
+        ("turn_index", pa.int32()),
+        ("name", pa.string()),
+        ("duration_seconds", pa.float64()),
+        ("failure", pa.string()),
+        ("reason", pa.string()),
+    ]
+)
+
 GROUP_SCHEMA = pa.schema(
     [
         ("ticket", pa.int64()),
@@ -60,6 +70,7 @@ GROUP_SCHEMA = pa.schema(
         ("tool_failure_count", pa.int32()),
         ("reward", pa.float64()),
         ("duration_seconds", pa.float64()),
+        ("tool_calls", pa.list_(TOOL_CALL)),
     ]
 )
 
@@ -76,6 +87,9 @@ SCORED_SCHEMA = pa.schema(
         ("num_turns", pa.int32()),
         ("num_sequences", pa.int32()),
         ("duration_seconds", pa.float64()),
+        ("drift_tokens", _IDS),
+        ("tool_calls", pa.list_(TOOL_CALL)),
+        ("loop_exhausted", pa.bool_()),
         (
             "scores",
             pa.list_(
@@ -126,6 +140,7 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
             "tool_failure_count": rollout.tool_failure_count,
             "reward": rollout.reward,
             "duration_seconds": rollout.duration_seconds,
+            "tool_calls": [asdict(call) for call in rollout.tool_calls],
         }
         for rollout in group.rollouts
     ]
@@ -173,6 +188,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "num_turns": scored.num_turns[index],
             "num_sequences": scored.num_sequences[index],
             "duration_seconds": scored.duration_seconds[index],
+            "drift_tokens": scored.drift_tokens[index] if scored.drift_tokens else [],
+            "tool_calls": [asdict(call) for call in scored.tool_calls[index]] if scored.tool_calls else [],
+            "loop_exhausted": scored.loop_exhausted[index] if scored.loop_exhausted else False,
             "scores": [
                 {
                     "reward": score.reward,
@@ -206,6 +224,9 @@ def scored_from_arrow(data: pa.Buffer | bytes, where: str | None = None) -> Scor
         num_turns=[row["num_turns"] or 0 for row in rows],
         num_sequences=[row["num_sequences"] or 0 for row in rows],
         duration_seconds=[row["duration_seconds"] or 0.0 for row in rows],
+        drift_tokens=[row["drift_tokens"] or [] for row in rows],
+        tool_calls=[_tool_calls(row) for row in rows],
+        loop_exhausted=[bool(row["loop_exhausted"]) for row in rows],
         pace=_pace(facts.pop("pace", None)),
         scoring=scoring and Scoring(**_known(scoring, Scoring)),
         **facts,
@@ -270,6 +291,22 @@ def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout
         stop_reason=StopReason(row["stop_reason"]),
         error=row["error"],
         duration_seconds=row["duration_seconds"],
+        tool_calls=_tool_calls(row),
+    )
+
+
+def _tool_calls(row: dict[str, Any]) -> list[ToolCall]:
+    """None of a record that is older than they are."""
+    return [_tool_call(call) for call in row["tool_calls"] or []]
+
+
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    return ToolCall(
+        turn_index=call["turn_index"],
+        name=call["name"],
+        duration_seconds=call["duration_seconds"],
+        failure=None if call["failure"] is None else CallFailure(call["failure"]),
+        reason=call["reason"],
     )
 
 

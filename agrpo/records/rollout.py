@@ -16,13 +16,28 @@ class StopReason(StrEnum):
     STOP = "stop"
     """The model ended its turn."""
     LENGTH = "length"
-    """`max_completion_length` tokens without an end."""
+    """`max_completion_length` tokens without an end; of a rollout also: no room for another turn."""
     MAX_TURNS = "max_turns"
+    """It called tools again after `max_tool_calling_iterations` turns that did."""
     TOOL_ERROR = "tool_error"
+    """The model's chat template cannot take what its tools answered."""
     TIMEOUT = "timeout"
     ENGINE_ERROR = "engine_error"
     STALE_IN_FLIGHT = "stale_in_flight"
     """Broken off, since its version had become too old to be trained: no fault of the engine."""
+
+
+class CallFailure(StrEnum):
+    """Why a tool call gave no result. The model is told, and the rollout goes on."""
+
+    MALFORMED = "malformed"
+    """It cannot be read."""
+    UNKNOWN_NAME = "unknown_name"
+    """No tool has that name."""
+    BAD_ARGUMENTS = "bad_arguments"
+    """The tool takes others."""
+    RAISED = "raised"
+    TIMEOUT = "timeout"
 
 
 UNANSWERED = (StopReason.ENGINE_ERROR, StopReason.TIMEOUT, StopReason.STALE_IN_FLIGHT)
@@ -51,6 +66,31 @@ class TurnRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call of a tool, in the order the model made them. Its arguments and its result are in the messages."""
+
+    turn_index: int
+    """Turn that made it."""
+    name: str
+    """As the model wrote it; empty where none can be read."""
+    duration_seconds: float = 0.0
+    """From the moment it was its turn; 0 where nothing ran."""
+    failure: CallFailure | None = None
+    reason: str | None = None
+    """What the model was told, where it failed."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a call of one of the run's tools, failed or not."""
+        return self.failure not in (CallFailure.MALFORMED, CallFailure.UNKNOWN_NAME)
+
+    @property
+    def ran(self) -> bool:
+        """Whether the tool was begun."""
+        return self.failure in (None, CallFailure.RAISED, CallFailure.TIMEOUT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One conversation for a prompt. The first seven fields are the documented ones (A-222 to A-227)."""
 
@@ -71,6 +111,7 @@ class Rollout:
     error: str | None = None
     """What failed, where `stop_reason` says that something did."""
     duration_seconds: float = 0.0
+    tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
     @property
     def terminated(self) -> bool:

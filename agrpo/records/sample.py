@@ -7,6 +7,7 @@ fork). Every generated token is trained in exactly one sequence; prompts and too
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from agrpo.records.rollout import Rollout, TurnRecord
@@ -57,6 +58,20 @@ def sequences_of(rollout: Rollout) -> list[TokenSequence]:
             grown.append(_Growing())
         grown[-1].add(turn)
     return [growing.finish() for growing in grown]
+
+
+def drift_of(rollout: Rollout) -> list[int]:
+    """Per transition from a turn to the next one: tokens kept so far that the next prompt does not begin with.
+
+    0 where the turn extends the sequence, above 0 where it begins another one (A-313, A-314).
+    """
+    drifts: list[int] = []
+    kept: list[int] = []
+    for turn in rollout.turns:
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(kept, turn.prompt_ids, strict=False)))
+        drifts.append(len(kept) - common)
+        kept = turn.prompt_ids + turn.output_ids
+    return drifts[1:]
 
 
 class _Growing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agrpo.records.pace import Pace
+from agrpo.records.rollout import ToolCall
 
 
 class Mark(StrEnum):
@@ -85,6 +86,11 @@ class ScoredGroup:
     """Training sequences of the rollout that have a trained token."""
     duration_seconds: list[float] = field(default_factory=list)
     """Of the rollout, from its submission to its end."""
+    drift_tokens: list[list[int]] = field(default_factory=list[list[int]])
+    """As `drift_of` says, per transition between turns."""
+    tool_calls: list[list[ToolCall]] = field(default_factory=list[list[ToolCall]])
+    loop_exhausted: list[bool] = field(default_factory=list[bool])
+    """Whether the rollout was cut while it still called tools."""
     generated_at: float = 0.0
     """Unix seconds."""
     scored_at: float = 0.0

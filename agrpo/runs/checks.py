@@ -20,6 +20,7 @@ from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
 from agrpo.runs.model_files import configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
+from agrpo.tools import check_tools
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -32,6 +33,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += check_reward(reward)
+    problems += check_tools(config.tools)
     machine = memory.machine_here()
     problems += [*_check_ranks(config, len(machine.gpus)), *_check_place(config, folder or config.run.dir)]
     return problems or memory.problems(memory.plan_memory(config, machine))

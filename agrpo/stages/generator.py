@@ -27,9 +27,11 @@ from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.stages.context import StageContext
+from agrpo.stages.conversation import calling_of, opening_of
 from agrpo.stages.load_watch import LoadWatch
+from agrpo.stages.rendering import Renderer
 from agrpo.stages.same_machine import check_machine
-from agrpo.stages.sampling import Renderer, sample_group
+from agrpo.stages.sampling import sample_group
 from agrpo.stages.scoring_queue import ScoringQueue
 from agrpo.stages.serving import Serving
 from agrpo.stages.slots import Slot, Slots
@@ -94,6 +96,7 @@ class _Generator:
         self.config = config
         self.order = order
         self.renderer = renderer
+        self.calling = calling_of(config, renderer)
         self.engine = engine
         self.events = EventStream(folder, context.incarnation)
         self.room = Room(folder, max_bytes=config.store.max_bytes, min_free_bytes=config.store.min_free_bytes)
@@ -328,11 +331,8 @@ class _Generator:
         prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
         try:
             prompt = self.order.prompt(claimed.prompt_number)
-            ids = self.renderer.render(prompt.messages)
-            seeds = (self.config.run.seed, ticket)
-            rollouts = await sample_group(
-                self.engine, self.renderer, ids, sampling=self.config.sampling, seeds=seeds, slots=slots
-            )
+            opening = opening_of(self.config, self.renderer, self.calling, prompt.messages, ticket)
+            rollouts = await sample_group(self.engine, self.renderer, opening, slots=slots, calling=self.calling)
         except (PromptError, PromptRefused) as error:
             logger.warning("ticket %d: prompt refused: %s", ticket, error)
             refusal = str(error)

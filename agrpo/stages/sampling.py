@@ -1,115 +1,45 @@
-"""Sampling a group: from a prompt to its rollouts, in tokens. Text exists only at the two ends."""
+"""Sampling a group: from a prompt to its rollouts, in tokens. Text exists only at the ends of turns."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
-from typing import Any
 
-from jinja2 import TemplateError
-
-from agrpo.config import ModelSection
 from agrpo.engines import Engine
-from agrpo.errors import EngineError, EngineLost, ModelError, PromptError, PromptRefused, StaleInFlight
-from agrpo.records.prompt import Message
+from agrpo.errors import EngineError, EngineLost, PromptRefused, StaleInFlight
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
-from agrpo.records.sampling import CompletionRequest, Sampling
-from agrpo.records.seeds import derive_seed
+from agrpo.records.sampling import CompletionRequest
+from agrpo.stages.conversation import Calling, Conversation, Opening, answer_all
+from agrpo.stages.rendering import Renderer
 from agrpo.stages.slots import Slot
 
 
-class Renderer:
-    """A model's tokenizer and chat template: messages to tokens, tokens to text."""
+class _Unanswered(Exception):
+    """A request that the engine gave no answer to."""
 
-    def __init__(self, model: ModelSection) -> None:
-        from transformers import AutoTokenizer
-
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(
-                model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
-            )
-        except (OSError, ValueError) as error:
-            raise ModelError(f"no tokenizer in {model.path}: {str(error).splitlines()[0]}") from None
-        if self._tokenizer.chat_template is None:
-            raise ModelError(
-                f"the tokenizer of {model.path} has no chat template, so messages cannot be rendered; "
-                "use an instruct model, or save a chat template with the tokenizer"
-            )
-        self._keywords = model.chat_template_kwargs
-        self.stop_ids = frozenset(_stop_ids(model, self._tokenizer))
-
-    def render(self, messages: list[Message]) -> list[int]:
-        """Prompt tokens, ending where the model is to answer. Raises `PromptError` for what the template cannot take."""
-        try:
-            rendered = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False, **self._keywords
-            )
-        except (TemplateError, TypeError, ValueError) as error:
-            raise PromptError(f"the model's chat template cannot render this prompt: {error}") from None
-        return [int(token) for token in rendered]
-
-    def text(self, ids: list[int]) -> str:
-        """What the model wrote, without the token that ended it."""
-        kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
-        return self._tokenizer.decode(kept, skip_special_tokens=False)
-
-
-def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:
-    """The generation config's end tokens and the tokenizer's."""
-    from transformers import GenerationConfig
-
-    config: Any = GenerationConfig
-    try:
-        declared = config.from_pretrained(model.path, revision=model.revision).eos_token_id
-    except OSError:
-        declared = None
-    ids = set(declared if isinstance(declared, list) else [] if declared is None else [declared])
-    if tokenizer.eos_token_id is not None:
-        ids.add(tokenizer.eos_token_id)
-    if not ids:
-        raise ModelError(f"{model.path} names no end-of-turn token in its generation config or tokenizer")
-    return ids
+    def __init__(self, why: StopReason, error: str) -> None:
+        super().__init__(error)
+        self.why = why
 
 
 async def sample_group(
     engine: Engine,
     renderer: Renderer,
-    prompt_ids: list[int],
+    opening: Opening,
     *,
-    sampling: Sampling,
-    seeds: tuple[int, int],
     slots: list[Slot],
+    calling: Calling | None = None,
 ) -> list[Rollout]:
-    """The rollouts of a rendered prompt, one for each slot. `seeds`: (run seed, ticket).
+    """The rollouts of a rendered prompt, one for each slot. Raises `PromptRefused`, `EngineLost` or `ToolError`.
 
-    Raises `PromptRefused`, or `EngineLost`.
-
-    A rollout that fails is a fact with its reason. Where requests must repeat bit for bit they are one batch, and no
-    clock decides: a failure is raised.
+    A rollout that fails is a fact with its reason. Where requests must repeat bit for bit, the turns of all rollouts are
+    one batch a round, and no clock decides: a failure is raised.
     """
-    requests = [
-        CompletionRequest(
-            prompt_ids=prompt_ids,
-            seed=derive_seed(*seeds, index, 0),
-            sampling=sampling,
-            stop_ids=renderer.stop_ids,
-        )
-        for index in range(sampling.num_generations)
-    ]
-    began = time.monotonic()
-    if sampling.reproducible:
-        async with AsyncExitStack() as held:
-            for slot in slots:
-                await held.enter_async_context(slot)
-            turns = await engine.complete(requests)
-        return [
-            _rollout(renderer, index, request, turn, time.monotonic() - began)
-            for index, (request, turn) in enumerate(zip(requests, turns, strict=True))
-        ]
+    talks = [Conversation(renderer, opening, index, calling) for index in range(opening.sampling.num_generations)]
+    if opening.sampling.reproducible:
+        return await _sample_in_rounds(engine, talks, slots)
     tasks = [
-        asyncio.ensure_future(_sample_in_slot(engine, renderer, index, request, slot))
-        for index, (request, slot) in enumerate(zip(requests, slots, strict=True))
+        asyncio.ensure_future(_sample_in_slot(engine, talk, slot)) for talk, slot in zip(talks, slots, strict=True)
     ]
     try:
         return await asyncio.gather(*tasks)
@@ -118,16 +48,68 @@ async def sample_group(
             task.cancel()
 
 
-async def _sample_in_slot(
-    engine: Engine, renderer: Renderer, index: int, request: CompletionRequest, slot: Slot
-) -> Rollout:
+async def _sample_in_rounds(engine: Engine, talks: list[Conversation], slots: list[Slot]) -> list[Rollout]:
+    for talk in talks:
+        talk.begin()
+    async with AsyncExitStack() as held:
+        for slot in slots:
+            await held.enter_async_context(slot)
+        going_on = talks
+        while going_on:
+            await _round(engine, going_on)
+            calling = [talk for talk in going_on if not talk.is_over]
+            await answer_all(calling)
+            going_on = [talk for talk in calling if not talk.is_over]
+    return [talk.rollout() for talk in talks]
+
+
+async def _round(engine: Engine, talks: list[Conversation]) -> None:
+    """One turn of each, as one batch; each by itself where one has become too long for the engine."""
+    try:
+        turns = await engine.complete([talk.request() for talk in talks])
+    except PromptRefused:
+        if talks[0].num_turns == 0:
+            raise
+        for talk in talks:
+            await _round_of_one(engine, talk)
+        return
+    for talk, turn in zip(talks, turns, strict=True):
+        talk.take(turn)
+
+
+async def _round_of_one(engine: Engine, talk: Conversation) -> None:
+    try:
+        (turn,) = await engine.complete([talk.request()])
+    except PromptRefused:
+        talk.end_for_length()
+        return
+    talk.take(turn)
+
+
+async def _sample_in_slot(engine: Engine, talk: Conversation, slot: Slot) -> Rollout:
     async with slot:
-        return await _sample_one(engine, renderer, index, request)
+        return await _sample_one(engine, talk)
 
 
-async def _sample_one(engine: Engine, renderer: Renderer, index: int, request: CompletionRequest) -> Rollout:
-    """One rollout; a request without an answer is asked twice, by the engine itself where that keeps deadlines."""
-    began = time.monotonic()
+async def _sample_one(engine: Engine, talk: Conversation) -> Rollout:
+    """One rollout, from its first turn to its last."""
+    talk.begin()
+    while not talk.is_over:
+        try:
+            talk.take(await _ask(engine, talk.request()))
+        except PromptRefused:
+            if talk.num_turns == 0:
+                raise
+            talk.end_for_length()
+        except _Unanswered as error:
+            return talk.failed(error.why, str(error))
+        if not talk.is_over:
+            await talk.answer_calls()
+    return talk.rollout()
+
+
+async def _ask(engine: Engine, request: CompletionRequest) -> TurnRecord:
+    """One turn; a request without an answer is asked twice, by the engine itself where that keeps deadlines."""
     limit = request.sampling.request_timeout_seconds
     for _ in range(1 if engine.keeps_deadlines else 2):
         try:
@@ -139,37 +121,9 @@ async def _sample_one(engine: Engine, renderer: Renderer, index: int, request: C
             raise
         except EngineError as error:
             why = StopReason.STALE_IN_FLIGHT if isinstance(error, StaleInFlight) else StopReason.ENGINE_ERROR
-            return _failed(index, request, why, str(error), time.monotonic() - began)
+            raise _Unanswered(why, str(error)) from None
         if len(turns) != 1:
             reason = f"asked for one completion, the engine returned {len(turns)}"
-            return _failed(index, request, StopReason.ENGINE_ERROR, reason, time.monotonic() - began)
-        return _rollout(renderer, index, request, turns[0], time.monotonic() - began)
-    reason = f"no answer twice within {limit:g} s (engine.request_timeout_seconds)"
-    return _failed(index, request, StopReason.TIMEOUT, reason, time.monotonic() - began)
-
-
-def _rollout(renderer: Renderer, index: int, request: CompletionRequest, turn: TurnRecord, seconds: float) -> Rollout:
-    return Rollout(
-        completion=[{"role": "assistant", "content": renderer.text(turn.output_ids)}],
-        completion_ids=turn.output_ids,
-        turns=[turn],
-        rollout_id=f"{request.seed:016x}",
-        index=index,
-        seed=request.seed,
-        stop_reason=turn.stop_reason,
-        duration_seconds=seconds,
-    )
-
-
-def _failed(index: int, request: CompletionRequest, why: StopReason, error: str, seconds: float) -> Rollout:
-    return Rollout(
-        completion=[],
-        completion_ids=[],
-        turns=[],
-        rollout_id=f"{request.seed:016x}",
-        index=index,
-        seed=request.seed,
-        stop_reason=why,
-        error=error,
-        duration_seconds=seconds,
-    )
+            raise _Unanswered(StopReason.ENGINE_ERROR, reason)
+        return turns[0]
+    raise _Unanswered(StopReason.TIMEOUT, f"no answer twice within {limit:g} s (engine.request_timeout_seconds)")

@@ -17,7 +17,8 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Hint
-from agrpo.records.sample import sequences_of
+from agrpo.records.rollout import StopReason
+from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
@@ -172,6 +173,9 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[sum(sequence.num_trained > 0 for sequence in own) for own in sequences],
         duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
+        drift_tokens=[drift_of(rollout) for rollout in group.rollouts],
+        tool_calls=[rollout.tool_calls for rollout in group.rollouts],
+        loop_exhausted=[rollout.stop_reason is StopReason.MAX_TURNS for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=time.time(),
         pace=group.pace,

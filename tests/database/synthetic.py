@@ -34,7 +34,7 @@ from agrpo.records.progress import (
 )
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
-from agrpo.records.sample import sequences_of
+from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.records.trained_tokens import TrainedTokens, tokens_to_arrow
 
@@ -61,12 +61,15 @@ TIMINGS = StepTimings(
 )
 
 
-def new_run(url: str | Path, every_seconds: float = 0.05, *, topk: bool = False) -> RunFolder:
+def new_run(
+    url: str | Path, every_seconds: float = 0.05, *, topk: bool = False, tools: Sequence[str] = ()
+) -> RunFolder:
     tree = {
         "run": {"name": "small"},
         "step": {"micro_tokens": MICRO_TOKENS},
         "workers": {"generators": NUM_GENERATORS},
         "recorder": {"every_seconds": every_seconds, "topk": topk},
+        **({"tools": {"functions": list(tools)}} if tools else {}),
     }
     return RunFolder.create(str(url), {"settings": {"tree": tree, "origins": {}}, "config_digest": "c0ffee"})
 
@@ -168,6 +171,9 @@ def add_scores(
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[len(sequences_of(rollout)) for rollout in group.rollouts],
         duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
+        drift_tokens=[drift_of(rollout) for rollout in group.rollouts],
+        tool_calls=[rollout.tool_calls for rollout in group.rollouts],
+        loop_exhausted=[rollout.stop_reason is StopReason.MAX_TURNS for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=T0 + ticket + 2,
         pace=group.pace,
@@ -242,6 +248,7 @@ def add_done(folder: RunFolder, plan: Plan, num_tokens: int = 0, *, timings: Ste
         grad_norm=2.0,
         num_tokens=total,
         timings=timings,
+        has_tools="tools" in folder.document()["settings"]["tree"],
         peak_flops_per_second=PEAK_FLOPS_PER_SECOND,
         num_generators=NUM_GENERATORS,
     )

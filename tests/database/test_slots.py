@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from agrpo.database import documents
@@ -11,7 +13,7 @@ from agrpo.records.arrow import group_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Event
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sample import sequences_of
 from tests.database.synthetic import T0, a_rollout, a_turn
 
@@ -75,6 +77,23 @@ def test_a_fork_is_forwarded_as_two_sequences():
     rollout = conversation(second_prompt=[7, 9])
     (row,) = rows_of(a_group(rollout))["rollouts"]
     assert row["num_forwarded_tokens"] == 8 == sum(len(own.tokens) for own in sequences_of(rollout))
+
+
+@pytest.mark.spec("A-314")
+def test_what_a_turn_left_of_the_tokens_before_it_is_kept():
+    rows = rows_of(a_group(conversation(0), conversation(1, second_prompt=[7, 9]), a_rollout(2, [5])))
+    assert [turn["drift_tokens"] for turn in rows["turns"]] == [None, 0, None, 3, None]
+
+
+def test_calls_of_tools_are_numbered_per_rollout():
+    failed = ToolCall(turn_index=1, name="ad", failure=CallFailure.UNKNOWN_NAME, reason="Error: no such tool")
+    calls = [ToolCall(turn_index=0, name="add", duration_seconds=0.5), failed]
+    rows = rows_of(a_group(a_rollout(0, [5]), replace(conversation(1), tool_calls=calls, tool_call_count=2)))
+    kept = ("rollout_index", "call_index", "turn_index", "name", "duration_seconds", "failure", "reason")
+    assert [tuple(row[name] for name in kept) for row in rows["tool_calls"]] == [
+        (1, 0, 0, "add", 0.5, None, None),
+        (1, 1, 1, "ad", 0.0, "unknown_name", "Error: no such tool"),
+    ]
 
 
 def test_a_rollout_that_failed_has_its_error_and_no_version():

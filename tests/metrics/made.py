@@ -8,6 +8,7 @@ from typing import Any
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.records.pace import Pace
 from agrpo.records.progress import Drop, DropReason, Plan, RowFacts, SampleOutcome, StepTimings
+from agrpo.records.rollout import ToolCall
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 
 
@@ -21,6 +22,9 @@ def scored(
     pace: Pace | None = None,
     scoring: Scoring | None = None,
     marks: frozenset[Mark] | None = None,
+    drifts: Sequence[Sequence[int]] = (),
+    calls: Sequence[Sequence[ToolCall]] = (),
+    exhausted: Sequence[bool] = (),
     **lists: list[int],
 ) -> ScoredGroup:
     """A group by what each reward said of it. Rollouts of 3 tokens, a length of 0 being one that failed."""
@@ -46,6 +50,9 @@ def scored(
         num_turns=lists.get("turns", [1 if length else 0 for length in lengths]),
         num_sequences=lists.get("sequences", [1 if length else 0 for length in lengths]),
         duration_seconds=[0.5] * size if seconds is None else list(seconds),
+        drift_tokens=[list(own) for own in drifts] or [[] for _ in lengths],
+        tool_calls=[list(own) for own in calls] or [[] for _ in lengths],
+        loop_exhausted=list(exhausted) or [False] * size,
         scored_at=100.0 + ticket,
         pace=pace,
         scoring=scoring,
@@ -93,6 +100,7 @@ def measured(
     timings: StepTimings | None = None,
     peak: float | None = None,
     num_generators: int = 1,
+    has_tools: bool = False,
     **plan: Any,
 ) -> dict[str, float]:
     """All measures of a step with micro_tokens = 10, loss 0.5 and gradient norm 2."""
@@ -122,6 +130,7 @@ def measured(
         grad_norm=2.0,
         num_tokens=77,
         timings=timings or StepTimings(step_seconds=4.0),
+        has_tools=has_tools,
         peak_flops_per_second=peak,
         num_generators=num_generators,
     )

@@ -22,6 +22,17 @@ def test_durations_are_of_every_rollout_and_turns_of_those_with_an_answer():
     assert measures["samples_per_rollout"] == 4 / 3
 
 
+@pytest.mark.spec("A-313", "A-314")
+def test_drift_is_averaged_over_transitions_and_a_transition_without_a_fork_counts_nothing():
+    groups = [
+        scored(0, {"a": [1.0, 0.0]}, turns=[3, 1], drifts=[[0, 6], []]),
+        scored(1, {"a": [1.0, 1.0]}, turns=[2, 2], drifts=[[0], [2]]),
+    ]
+    measures = family(measured(groups, drops={1: DropReason.EQUAL_REWARDS}), "rollout/")
+    assert (measures["fork_frac"], measures["drift_tokens_mean"], measures["drift_tokens_max"]) == (0.5, 2.0, 6.0)
+    assert "fork_frac" not in family(measured([scored(0, {"a": [1.0, 0.0]})]), "rollout/")
+
+
 @pytest.mark.spec("A-308")
 def test_generated_tokens_of_dropped_groups_count_in_the_rate():
     groups = [scored(0, {"a": [1.0, 0.0]}, lengths=[3, 4]), scored(1, {"a": [1.0, 1.0]}, lengths=[6, 7])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from agrpo.records.checksum import ARROW_KEY, UNSEALED, sealed_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 
 TURN = TurnRecord(
@@ -30,13 +31,36 @@ GROUP = RolloutGroup(
     ticket=3,
     prompt=Prompt(id="a", messages=[{"role": "user", "content": "é?"}], facts={"answer": "4", "parts": [1, 2]}),
     rollouts=[
-        Rollout(completion=[{"role": "assistant", "content": "é"}], completion_ids=[5, 1], turns=[TURN], seed=2**62),
+        Rollout(
+            completion=[{"role": "assistant", "content": "é"}],
+            completion_ids=[5, 1],
+            turns=[TURN],
+            seed=2**62,
+            tool_call_count=2,
+            tool_failure_count=1,
+            tool_calls=[
+                ToolCall(turn_index=0, name="add", duration_seconds=0.5),
+                ToolCall(turn_index=0, name="", failure=CallFailure.MALFORMED, reason="no such tool"),
+            ],
+        ),
         Rollout(completion=[], completion_ids=[], turns=[], index=1, stop_reason=StopReason.TIMEOUT, error="no answer"),
     ],
     model_version=2,
     generator="generator-x",
     claimed_at=1.5,
 )
+
+
+LENGTHS: dict[str, Any] = {
+    "num_prompt_tokens": [2],
+    "num_completion_tokens": [2],
+    "num_forwarded_tokens": [4],
+    "terminated": [True],
+    "duplicates": [False],
+    "num_turns": [1],
+    "num_sequences": [1],
+    "duration_seconds": [0.5],
+}
 
 
 def rewritten(data: pa.Buffer, **metadata: str) -> pa.Buffer:
@@ -81,6 +105,9 @@ def test_scores_come_back_as_they_were():
         num_turns=[1, 2],
         num_sequences=[1, 0],
         duration_seconds=[0.5, 0.25],
+        drift_tokens=[[], [3]],
+        tool_calls=[[], [ToolCall(turn_index=0, name="add", duration_seconds=0.5)]],
+        loop_exhausted=[False, True],
         pace=Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5, interval_seconds=2.0),
         scoring=Scoring(seconds=0.25, wait_seconds=0.0, queue_size=3),
         scored_at=2.5,
@@ -89,6 +116,15 @@ def test_scores_come_back_as_they_were():
     assert math.isnan(found.rewards[1])
     assert {**vars_of(found), "rewards": None} == {**vars_of(scored), "rewards": None}
     assert found.rewards[0] == 1.5
+
+
+def test_records_from_before_there_were_tools_have_no_calls():
+    group = pa.ipc.open_file(group_to_arrow(GROUP)).read_all().drop_columns(["tool_calls"])
+    assert [rollout.tool_calls for rollout in group_from_arrow(written(group)).rollouts] == [[], []]
+    scored = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[], **LENGTHS)
+    table = pa.ipc.open_file(scored_to_arrow(scored)).read_all()
+    found = scored_from_arrow(written(table.drop_columns(["tool_calls", "drift_tokens", "loop_exhausted"])))
+    assert (found.tool_calls, found.drift_tokens, found.loop_exhausted) == ([[]], [[]], [False])
 
 
 def vars_of(scored: ScoredGroup) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agrpo.records.rollout import Rollout, TurnRecord
-from agrpo.records.sample import sequences_of
+from agrpo.records.sample import drift_of, sequences_of
 
 
 def turn(prompt: list[int], output: list[int], **fields: object) -> TurnRecord:
@@ -53,3 +53,21 @@ def test_candidate_sets_are_kept_beside_the_tokens_they_belong_to():
     (sequence,) = sequences_of(rollout(turn([7], [1, 9], output_sampling_mask=[[1, 2], [9]])))
     assert sequence.candidates == [[], [1, 2], [9]]
     assert sequences_of(rollout(turn([7], [1, 9])))[0].candidates is None
+
+
+@pytest.mark.parametrize(
+    ("prompts", "drifts"),
+    [
+        ([[1, 2], [1, 2, 9, 9, 3]], [0]),
+        ([[1, 2], [1, 2, 9, 9]], [0]),
+        ([[1, 2], [1, 2, 9, 3]], [1]),
+        ([[1, 2], [1]], [3]),
+        ([[1, 2], [4], [4, 9, 9, 5]], [4, 0]),
+        ([[1, 2]], []),
+    ],
+)
+def test_drift_is_what_a_prompt_leaves_of_the_tokens_before_it(prompts: list[list[int]], drifts: list[int]):
+    """Every turn adds the tokens 9, 9."""
+    talk = rollout(*(turn(prompt, [9, 9]) for prompt in prompts))
+    assert drift_of(talk) == drifts
+    assert sum(drift > 0 for drift in drifts) == len(sequences_of(talk)) - 1

@@ -16,7 +16,9 @@ from agrpo.errors import EngineError, ModelError, StaleInFlight
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
-from agrpo.stages.sampling import Renderer, sample_group
+from agrpo.stages.conversation import Opening
+from agrpo.stages.rendering import Renderer
+from agrpo.stages.sampling import sample_group
 from agrpo.stages.slots import Slots
 
 MESSAGES = [{"role": "user", "content": "4 + 5 ="}]
@@ -66,9 +68,8 @@ def sampled(
         engine = Interfered(interfere)
         await engine.load(Path("none"), 3)
         renderer = Renderer(ModelSection(path=str(model)))
-        return await sample_group(
-            engine, renderer, renderer.render(MESSAGES), sampling=sampling, seeds=(1, 7), slots=Slots(4).queue(4)
-        )
+        opening = Opening(messages=MESSAGES, prompt_ids=renderer.render(MESSAGES), sampling=sampling, seeds=(1, 7))
+        return await sample_group(engine, renderer, opening, slots=Slots(4).queue(4))
 
     return asyncio.run(sample())
 

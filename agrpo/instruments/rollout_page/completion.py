@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agrpo.instruments.rollout_page.colours import Band, Scale
-from agrpo.instruments.rollout_page.facts import Alternative, RolloutPage, TokenFacts, TurnFacts
+from agrpo.instruments.rollout_page.facts import Alternative, RolloutFacts, RolloutPage, TokenFacts, TurnFacts
 from agrpo.visible import visible
 
 CONTEXT_STYLE = "dim"
@@ -24,6 +24,9 @@ SHORTEST = 5
 """Characters that a narrow terminal leaves of a token, and of its alternatives."""
 SAID_ONCE = ("version", "trained")
 ALTERNATIVES = "alternatives (nats)"
+LONGEST_RESULT = 200
+"""Characters of what a tool answered, beside its call; all of it is in the context of the next turn."""
+SEVERAL = 2
 
 
 def tokens_of(page: RolloutPage) -> list[TokenFacts]:
@@ -40,8 +43,9 @@ def completion(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[R
     for before, turn in pairwise([None, *page.turns]):
         assert turn is not None, "only the first turn has none before it"
         yield from _turn(page, before, turn, scale, coloured=coloured)
+        yield from _called(page, turn)
     if any(token.text is None for token in tokens_of(page)):
-        yield Text(visible(page.rollout.completion_text))
+        yield from _as_recorded(page.rollout)
         return
     yield Text()
     yield from legend(tokens_of(page), scale, coloured=coloured)
@@ -53,6 +57,7 @@ def token_table(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[
         assert turn is not None, "only the first turn has none before it"
         yield from _head(page, before, turn)
         yield from _turn_table(turn, scale, coloured=coloured)
+        yield from _called(page, turn)
     if coloured and page.turns:
         yield Text()
         yield from legend(tokens_of(page), scale, coloured=True)
@@ -148,6 +153,29 @@ def _turn(
     yield from _head(page, before, turn)
     if all(token.text is not None for token in turn.tokens):
         yield coloured_text(turn.tokens, scale, coloured=coloured)
+
+
+def _called(page: RolloutPage, turn: TurnFacts) -> Iterator[RenderableType]:
+    """The calls that the turn made, each with what came back."""
+    for call in page.calls:
+        if call.turn_index == turn.turn_index:
+            name = f"{call.name}({call.arguments})" if call.arguments is not None else call.name or "a call"
+            end = call.failure or f"{call.duration_seconds:.3g} s"
+            told = _shortened(call.result or "")
+            yield Text(visible(f"→ {name} · {end} · {told}"), style="yellow" if call.failure else "cyan")
+
+
+def _as_recorded(rollout: RolloutFacts) -> Iterator[RenderableType]:
+    """Without a tokenizer: the text, and of a conversation who said what."""
+    if len(rollout.completion) < SEVERAL:
+        yield Text(visible(rollout.completion_text))
+        return
+    for message in rollout.completion:
+        yield Text.assemble((f"{message.get('role')}  ", "dim"), visible(str(message.get("content") or "")))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_RESULT else f"{text[:LONGEST_RESULT]}… ({len(text)} characters)"
 
 
 def _head(page: RolloutPage, before: TurnFacts | None, turn: TurnFacts) -> Iterator[RenderableType]:

@@ -181,6 +181,20 @@ class TurnFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CallFacts:
+    """One call of a tool, with what it was given and what came back."""
+
+    turn_index: int
+    name: str
+    arguments: str | None
+    """As JSON; None where they could not be read."""
+    result: str | None
+    """What the model was told."""
+    failure: str | None
+    duration_seconds: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutPage:
     """All of one rollout. `rollout` is None where the prompt was refused: then there are no rollouts."""
 
@@ -193,6 +207,8 @@ class RolloutPage:
     rewards: list[RewardFacts]
     samples: list[SampleFacts]
     turns: list[TurnFacts]
+    calls: list[CallFacts]
+    """Of tools, in the order the model made them."""
     no_text: str | None
     """Why tokens have no text; None: they have."""
     no_learner: str | None

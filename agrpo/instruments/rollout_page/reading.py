@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agrpo.database.queries import HasDatabase, asking
 from agrpo.instruments.rollout_page.facts import (
+    CallFacts,
     Consumption,
     GroupFacts,
     RewardFacts,
@@ -17,6 +19,7 @@ from agrpo.instruments.rollout_page.facts import (
     SampleFacts,
 )
 from agrpo.instruments.rollout_page.tokens import Pieces, turn_rows, turns_of, why_no_learner
+from agrpo.records.prompt import Message
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,6 +37,7 @@ _CONSUMED = """
 _ROLLOUTS = "SELECT * FROM rollouts_with_rewards WHERE ticket = $ticket ORDER BY rollout_index"
 _REWARDS = "SELECT * FROM rewards WHERE ticket = $ticket AND rollout_index = $index"
 _TURNS = "SELECT * FROM turns WHERE ticket = $ticket AND rollout_index = $index ORDER BY turn_index"
+_CALLS = "SELECT * FROM tool_calls WHERE ticket = $ticket AND rollout_index = $index ORDER BY call_index"
 _SAMPLES = """
     SELECT * FROM live_samples WHERE ticket = $ticket AND rollout_index = $index ORDER BY step, sequence_index
 """
@@ -66,6 +70,7 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
         rewards = [filled(RewardFacts, row) for row in rows_of(connection, _REWARDS, **index)]
         samples = [filled(SampleFacts, row) for row in rows_of(connection, _SAMPLES, **index)]
         turns = rows_of(connection, _TURNS, **index)
+        calls = rows_of(connection, _CALLS, **index) if _has_calls(connection) else []
     assert groups, f"group {place.ticket} was chosen from the rows of this database"
     group = _group({**(scored[0] if scored else {}), **groups[0], **status[0]})
     rollout = next((one for one in rollouts if one.rollout_index == place.rollout_index), None)
@@ -79,9 +84,27 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
         rewards=rewards,
         samples=samples,
         turns=views,
+        calls=list(_calls(calls, rollout.completion if rollout else [])),
         no_text=pieces.missing if views else None,
         no_learner=why_no_learner(group, consumed, samples, views) if views else None,
     )
+
+
+def _has_calls(connection: DuckDBPyConnection) -> bool:
+    """Whether the database is of a version that records calls."""
+    return bool(rows_of(connection, "SELECT 1 FROM duckdb_tables() WHERE table_name = 'tool_calls'"))
+
+
+def _calls(rows: Sequence[Row], completion: Sequence[Message]) -> Iterator[CallFacts]:
+    """The calls with their messages: the assistant's that made each, and the tool's that answered it."""
+    written = {
+        call["id"]: call["function"]["arguments"] for message in completion for call in message.get("tool_calls") or []
+    }
+    answers = [message for message in completion if message.get("role") == "tool"]
+    for row, answer in zip_longest(rows, answers[: len(rows)], fillvalue={}):
+        arguments = written.get(answer.get("tool_call_id"))
+        shown = None if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        yield filled(CallFacts, {**row, "arguments": shown, "result": answer.get("content")})
 
 
 def filled(cls: type[T], row: Row) -> T:

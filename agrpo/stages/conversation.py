@@ -1,0 +1,230 @@
+"""One rollout as it grows: turns of the model, and between them what its tools answer. It ends without a call, or at a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agrpo.config import RunConfig
+from agrpo.errors import PromptError
+from agrpo.records.prompt import Message
+from agrpo.records.rollout import Rollout, StopReason, ToolCall, TurnRecord
+from agrpo.records.sampling import CompletionRequest, Sampling
+from agrpo.records.seeds import derive_seed
+from agrpo.stages.rendering import Renderer
+from agrpo.stages.tool_talk import ToolTalk
+from agrpo.tools import load_tools
+from agrpo.tools.calling import ToolRunner
+from agrpo.tools.formats import RequestedCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calling:
+    """What rollouts need to call tools."""
+
+    talk: ToolTalk
+    runner: ToolRunner
+    max_iterations: int | None
+    """Turns whose calls are run. None: as many as there is room for."""
+    max_tokens: int
+    """Most tokens of a whole conversation: no longer one can be trained."""
+
+
+def calling_of(config: RunConfig, renderer: Renderer) -> Calling | None:
+    """What a run's rollouts call tools with; None, where it has none. Raises `ToolError`."""
+    if not config.tools.functions:
+        return None
+    tools = load_tools(config.tools)
+    runner = ToolRunner(
+        tools,
+        config.tools,
+        num_threads=config.asynchronous.max_concurrent_rollouts,
+        clock_decides=not config.sampling.reproducible,
+    )
+    return Calling(
+        talk=ToolTalk(renderer, tools, config.tools.call_format),
+        runner=runner,
+        max_iterations=config.tools.max_tool_calling_iterations,
+        max_tokens=config.step.micro_tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What the rollouts of a group have in common."""
+
+    messages: list[Message]
+    prompt_ids: list[int]
+    sampling: Sampling
+    seeds: tuple[int, int]
+    """Run seed and ticket."""
+
+
+def opening_of(
+    config: RunConfig, renderer: Renderer, calling: Calling | None, messages: list[Message], ticket: int
+) -> Opening:
+    """The prompt rendered, with the tools that the model is shown. Raises `PromptError`."""
+    return Opening(
+        messages=messages,
+        prompt_ids=renderer.render(messages) if calling is None else calling.talk.prompt(messages),
+        sampling=config.sampling,
+        seeds=(config.run.seed, ticket),
+    )
+
+
+class Conversation:
+    """One rollout of a group, turn by turn. `calling`: None, where a rollout is one turn."""
+
+    def __init__(self, renderer: Renderer, opening: Opening, index: int, calling: Calling | None) -> None:
+        self._renderer = renderer
+        self._opening = opening
+        self._index = index
+        self._calling = calling
+        self._prompt_ids = opening.prompt_ids
+        self._completion: list[Message] = []
+        self._turns: list[TurnRecord] = []
+        self._calls: list[ToolCall] = []
+        self._asked_for: list[RequestedCall] = []
+        self._num_iterations = 0
+        self._ended: StopReason | None = None
+        self._error: str | None = None
+        self._began = time.monotonic()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended is not None
+
+    @property
+    def num_turns(self) -> int:
+        return len(self._turns)
+
+    def begin(self) -> None:
+        """Its time runs from now on."""
+        self._began = time.monotonic()
+
+    def request(self) -> CompletionRequest:
+        """The next turn's. No turn after the first one may grow the conversation beyond what can be trained."""
+        sampling = self._opening.sampling
+        if self._turns and self._calling is not None:
+            room = self._calling.max_tokens - len(self._prompt_ids)
+            sampling = replace(sampling, max_completion_length=min(sampling.max_completion_length, room))
+        return CompletionRequest(
+            prompt_ids=self._prompt_ids,
+            seed=self._seed(len(self._turns)),
+            sampling=sampling,
+            stop_ids=self._renderer.stop_ids,
+        )
+
+    def take(self, turn: TurnRecord) -> None:
+        """The engine's answer. Where it calls tools, `answer_calls` is next; else the rollout is over."""
+        self._turns.append(turn)
+        calling = self._calling
+        if calling is None or turn.stop_reason is not StopReason.STOP:
+            self._say(self._renderer.text(turn.output_ids))
+            self._ended = turn.stop_reason
+            return
+        read = calling.talk.read(turn.output_ids)
+        if not read.calls or any(call.problem for call in read.calls):
+            self._say(self._renderer.text(turn.output_ids))  # as it was written, so that it can be seen what is wrong
+        else:
+            self._say(read.content, read.calls, read.reasoning)
+        self._asked_for = read.calls
+        if not read.calls:
+            self._ended = turn.stop_reason
+        elif self._num_iterations == calling.max_iterations:
+            self._ended = StopReason.MAX_TURNS
+
+    async def answer_calls(self) -> None:
+        """Run the calls of the last turn, one after the other, and go on to the next prompt. Raises `ToolError`."""
+        assert self._calling is not None and not self.is_over, "only a rollout that goes on has calls to answer"
+        self._num_iterations += 1
+        talk, number = self._calling.talk, len(self._calls)
+        for place, call in enumerate(self._asked_for, number):
+            answer = await self._calling.runner(call, len(self._turns) - 1)
+            self._calls.append(answer.record)
+            told: Message = {"role": "tool", "content": talk.harmless(answer.text), "tool_call_id": _call_id(place)}
+            self._completion.append({**told, "name": call.name} if call.name else told)
+        self._go_on(self._calling, len(self._asked_for))
+
+    def end_for_length(self) -> None:
+        """The engine has no room for another turn."""
+        self._ended = StopReason.LENGTH
+
+    def rollout(self) -> Rollout:
+        """What came of it."""
+        assert self._ended is not None, "a rollout is told when it is over"
+        return Rollout(
+            completion=self._completion,
+            completion_ids=[token for turn in self._turns for token in turn.output_ids],
+            turns=self._turns,
+            tool_call_count=len(self._calls),
+            tool_failure_count=sum(call.failure is not None for call in self._calls),
+            rollout_id=f"{self._seed(0):016x}",
+            index=self._index,
+            seed=self._seed(0),
+            stop_reason=self._ended,
+            error=self._error,
+            duration_seconds=time.monotonic() - self._began,
+            tool_calls=self._calls,
+        )
+
+    def failed(self, why: StopReason, error: str) -> Rollout:
+        """A rollout one of whose requests was not answered: nothing of it can be judged."""
+        told = f"turn {len(self._turns)}: {error}" if self._turns else error
+        return Rollout(
+            completion=[],
+            completion_ids=[],
+            turns=[],
+            rollout_id=f"{self._seed(0):016x}",
+            index=self._index,
+            seed=self._seed(0),
+            stop_reason=why,
+            error=told,
+            duration_seconds=time.monotonic() - self._began,
+        )
+
+    def _seed(self, turn_index: int) -> int:
+        return derive_seed(*self._opening.seeds, self._index, turn_index)
+
+    def _say(self, content: str, calls: Sequence[RequestedCall] = (), reasoning: str = "") -> None:
+        message: Message = {"role": "assistant", "content": content}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "id": _call_id(place),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                }
+                for place, call in enumerate(calls, len(self._calls))
+            ]
+        self._completion.append(message)
+
+    def _go_on(self, calling: Calling, num_results: int) -> None:
+        last = self._turns[-1]
+        kept, messages = last.prompt_ids + last.output_ids, [*self._opening.messages, *self._completion]
+        try:
+            self._prompt_ids = calling.talk.following(kept, messages, num_results)
+        except PromptError as error:
+            self._ended, self._error = StopReason.TOOL_ERROR, str(error)
+            return
+        if len(self._prompt_ids) >= calling.max_tokens:
+            self._ended = StopReason.LENGTH
+
+
+async def answer_all(conversations: Sequence[Conversation]) -> None:
+    """The calls of several rollouts, side by side. What one raises is raised once all have ended."""
+    tasks = [asyncio.ensure_future(conversation.answer_calls()) for conversation in conversations]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _call_id(place: int) -> str:
+    """Nine letters and digits, as the strictest template wants them."""
+    return f"call{place:05d}"

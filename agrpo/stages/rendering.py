@@ -1,0 +1,78 @@
+"""A model's tokenizer and chat template: messages to tokens, tokens to text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from agrpo.config import ModelSection
+from agrpo.errors import ModelError, PromptError
+from agrpo.records.prompt import Message
+
+
+class Renderer:
+    """Everything of a model that turns messages into tokens and back, without its weights."""
+
+    def __init__(self, model: ModelSection) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
+            )
+        except (OSError, ValueError) as error:
+            raise ModelError(f"no tokenizer in {model.path}: {str(error).splitlines()[0]}") from None
+        if self.tokenizer.chat_template is None:
+            raise ModelError(
+                f"the tokenizer of {model.path} has no chat template, so messages cannot be rendered; "
+                "use an instruct model, or save a chat template with the tokenizer"
+            )
+        self._keywords = model.chat_template_kwargs
+        self.stop_ids = frozenset(_stop_ids(model, self.tokenizer))
+
+    def render(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]] = ()) -> list[int]:
+        """Prompt tokens, ending where the model is to answer. Raises `PromptError` for what the template cannot take.
+
+        `schemas`: tools that the template shows the model.
+        """
+        rendered = self._applied(messages, schemas, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return [int(token) for token in rendered]
+
+    def written(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]] = (), *, asks: bool = True) -> str:
+        """The same as text; without `asks` it ends with the last message. Raises `PromptError`."""
+        return self._applied(messages, schemas, add_generation_prompt=asks, tokenize=False)
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of text that a template has written."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the model wrote, without the token that ended it."""
+        kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
+        return self.tokenizer.decode(kept, skip_special_tokens=False)
+
+    def _applied(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]], **how: Any) -> Any:
+        tools = {"tools": list(schemas)} if schemas else {}
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), **tools, **how, **self._keywords)
+        except (TemplateError, TypeError, ValueError) as error:
+            raise PromptError(f"the model's chat template cannot render this prompt: {error}") from None
+
+
+def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:
+    """The generation config's end tokens and the tokenizer's."""
+    from transformers import GenerationConfig
+
+    config: Any = GenerationConfig
+    try:
+        declared = config.from_pretrained(model.path, revision=model.revision).eos_token_id
+    except OSError:
+        declared = None
+    ids = set(declared if isinstance(declared, list) else [] if declared is None else [declared])
+    if tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    if not ids:
+        raise ModelError(f"{model.path} names no end-of-turn token in its generation config or tokenizer")
+    return ids

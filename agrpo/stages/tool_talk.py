@@ -1,0 +1,195 @@
+"""How one model talks with tools: how it is shown them, how its calls are read, and how their results go on.
+
+All of it follows from the chat template, and is found out once, by rendering a small conversation. Where the template
+only ever appends, a turn's prompt is the tokens kept so far and what comes after them: nothing that the model wrote is
+encoded a second time. A template that leaves earlier reasoning out once tools have answered is followed, with every
+turn rendered anew; then turns fork (`records/sample.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agrpo.errors import PromptError, ToolError
+from agrpo.records.prompt import Message
+from agrpo.stages.rendering import Renderer
+from agrpo.tools import Tool, schemas_of
+from agrpo.tools.formats import CallFormat, ReadTurn
+from agrpo.tools.formats.choosing import FORMATS, format_of
+
+logger = logging.getLogger(__name__)
+
+WORD_JOINER = "\u2060"
+
+_ASKED: Message = {"role": "user", "content": "Aqueduct?"}
+_SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
+"""Words that no template writes."""
+
+_SHOWN_IN_SYSTEM = """\
+You can call tools. To call one, write a JSON object with its name and its arguments between <tool_call> and </tool_call>, \
+then end your turn:
+<tool_call>
+{{"name": "a tool", "arguments": {{"an argument": "its value"}}}}
+</tool_call>
+The result comes back to you before you go on. The tools, as JSON schemas:
+<tools>
+{tools}
+</tools>"""
+
+
+class ToolTalk:
+    """The talk of one model with the tools of one run."""
+
+    def __init__(self, renderer: Renderer, tools: Mapping[str, Tool], call_format: str | None = None) -> None:
+        """Raises `ToolError` where the model cannot be told of tools, or nothing says how it writes calls."""
+        self._renderer = renderer
+        self._schemas = list(schemas_of(tools))
+        self._control = _pattern_of(renderer.tokenizer)
+        self.shown_by_template = self._shows_tools()
+        self._result_role = self._role_of_results()
+        self.appends = self._only_appends()
+        if not self.appends:
+            logger.warning(
+                "the model's chat template does not only append when tools answer: each turn of a rollout is rendered, read "
+                "and trained anew, so that n turns cost the tokens of n conversations instead of one. A template that keeps "
+                "what earlier turns said costs less"
+            )
+        self._read = self._format(call_format)
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation in which the model is to answer, with its tools shown. Raises `PromptError`."""
+        return self._renderer.render(self._shown(self._readable(messages)), self._template_schemas)
+
+    def following(self, kept: Sequence[int], messages: Sequence[Message], num_results: int) -> list[int]:
+        """Prompt of the next turn, after as many results as stand last in `messages`. Raises `PromptError`.
+
+        `kept`: prompt and output of the turn that called.
+        """
+        if self.appends and kept[-1] in self._renderer.stop_ids:
+            added = self._after_turn(messages[len(messages) - num_results :])
+            if added is not None:
+                return [*kept, *added]
+        return self.prompt(messages)
+
+    def read(self, ids: Sequence[int]) -> ReadTurn:
+        """What the model wrote, and what it called."""
+        return self._read(self._renderer.text(ids))
+
+    def harmless(self, text: str) -> str:
+        """A result in which no text stands for a control token: a tool must not end a turn or speak for the model."""
+        return self._control.sub(lambda found: f"{found[0][0]}{WORD_JOINER}{found[0][1:]}", text)
+
+    @property
+    def _template_schemas(self) -> list[dict[str, Any]]:
+        return self._schemas if self.shown_by_template else []
+
+    def _shown(self, messages: list[Message]) -> list[Message]:
+        """With the tools in the system message, where the template does not show them."""
+        if self.shown_by_template:
+            return messages
+        told = _SHOWN_IN_SYSTEM.format(tools="\n".join(json.dumps(one, ensure_ascii=False) for one in self._schemas))
+        if messages and messages[0]["role"] == "system":
+            return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
+        return [{"role": "system", "content": told}, *messages]
+
+    def _readable(self, messages: Sequence[Message]) -> list[Message]:
+        """With results in a role that the template knows: those that follow one another are one message of the user."""
+        if self._result_role == "tool":
+            return list(messages)
+        found: list[Message] = []
+        for message in messages:
+            if message["role"] != "tool":
+                found.append({name: value for name, value in message.items() if name != "tool_calls"})
+                continue
+            told = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if found and found[-1].get("told"):
+                found[-1] = {**found[-1], "content": f"{found[-1]['content']}\n{told}"}
+            else:
+                found.append({"role": "user", "content": told, "told": True})
+        return [{name: value for name, value in message.items() if name != "told"} for message in found]
+
+    def _after_turn(self, results: Sequence[Message]) -> list[int] | None:
+        """Tokens between the one that ended the model's turn and its next turn. None: the template does not show them."""
+        said: Message = {"role": "assistant", "content": _SAID}
+        try:
+            text = self._renderer.written(self._readable([_ASKED, said, *results]), self._template_schemas)
+        except PromptError:
+            return None
+        rest = text.partition(_SAID)[2]
+        ends = [(rest.find(stop), stop_id) for stop_id, stop in self._stops() if stop in rest]
+        if not ends:
+            return None
+        place, stop_id = min(ends)
+        # Encoded behind the stop token, as in a whole conversation: some tokenizers begin a text with a space of their own.
+        first, *added = self._renderer.encode(rest[place:])
+        return added if first == stop_id and not rest[:place].strip() else None
+
+    def _stops(self) -> list[tuple[int, str]]:
+        ids = sorted(self._renderer.stop_ids)
+        return [(stop_id, text) for stop_id in ids if (text := self._renderer.tokenizer.convert_ids_to_tokens(stop_id))]
+
+    def _shows_tools(self) -> bool:
+        first = self._schemas[0]
+        renamed = {**first, "function": {**first["function"], "name": _TOLD}}
+        try:
+            return _TOLD in self._renderer.written([_ASKED], [renamed])
+        except PromptError as error:
+            raise ToolError(f"{error}; take a model whose template can be given tools") from None
+
+    def _role_of_results(self) -> str:
+        """`tool`, where the template shows what such a message says; else `user`."""
+        said: Message = {"role": "assistant", "content": _SAID}
+        try:
+            written = self._renderer.written([_ASKED, said, _result(_TOLD)], self._template_schemas)
+        except PromptError:
+            written = self._written_after_a_call()
+        return "tool" if _TOLD in written else "user"
+
+    def _written_after_a_call(self) -> str:
+        """Some templates take a result only after the call that it answers."""
+        name = self._schemas[0]["function"]["name"]
+        call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
+        said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result = {**_result(_TOLD), "name": name, "tool_call_id": "call00000"}
+        try:
+            return self._renderer.written([_ASKED, said, result], self._template_schemas)
+        except PromptError:
+            return ""
+
+    def _only_appends(self) -> bool:
+        """Whether the text of earlier turns stays as it was when results follow (A-243)."""
+        said: Message = {"role": "assistant", "content": f"<think>\n{_THOUGHT}\n</think>\n\n{_SAID}"}
+        later: Message = {"role": "assistant", "content": f"<think>\n{_ASKED['content']}\n</think>\n\n{_SAID}"}
+        once = [_ASKED, said, _result(_TOLD)]
+        try:
+            last = self._renderer.written([_ASKED, said], self._template_schemas, asks=False)
+            histories = [
+                self._renderer.written(self._readable(messages), self._template_schemas)
+                for messages in (once, [*once, later, _result(_TOLD)])
+            ]
+        except PromptError:
+            return False
+        forgets = _THOUGHT in last and not all(_THOUGHT in history for history in histories)
+        return not forgets and self._after_turn([_result(_TOLD)]) is not None
+
+    def _format(self, asked: str | None) -> CallFormat:
+        """Where the template does not show tools, the model was told how to write calls by agrpo."""
+        if not self.shown_by_template:
+            return FORMATS[asked or "tagged"]
+        whole = self._renderer.written([_ASKED], self._schemas)
+        prefix = whole.removeprefix(self._renderer.written([_ASKED], self._schemas, asks=False))
+        return format_of(self._renderer.tokenizer, asked, prefix=prefix, schemas=self._schemas)
+
+
+def _result(content: str) -> Message:
+    return {"role": "tool", "content": content}
+
+
+def _pattern_of(tokenizer: Any) -> re.Pattern[str]:
+    """Text that the tokenizer reads as one token, whatever stands around it."""
+    added = sorted((text for text in tokenizer.get_added_vocab() if text.strip()), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, added)) or "(?!)")

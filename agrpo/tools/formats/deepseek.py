@@ -1,0 +1,39 @@
+"""Calls of DeepSeek-V3: a name and JSON between markers of its own; V3.1 leaves out the type and the fence."""
+
+from __future__ import annotations
+
+import re
+
+from agrpo.tools.formats import ReadTurn, RequestedCall, after_thinking, called, read_json, unreadable
+
+BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+CALL_BEGIN, CALL_END, BETWEEN = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
+
+_CALL = re.compile(rf"{CALL_BEGIN}(.*?)({CALL_END}|(?={CALL_BEGIN})|\Z)", re.DOTALL)
+_FENCED = re.compile(r"function" + BETWEEN + r"([^\n]*)\n```(?:json)?\s*\n?(.*?)\n?```\s*", re.DOTALL)
+_PLAIN = re.compile(r"(.*?)" + BETWEEN + r"(.*)", re.DOTALL)
+
+
+def read(text: str) -> ReadTurn:
+    """The turn's text and calls."""
+    thought, said = after_thinking(text)
+    content, marker, written = said.partition(BEGIN)
+    if not marker:
+        return ReadTurn(content=text, calls=[])
+    calls = [_call(found[1], closed=bool(found[2])) for found in _CALL.finditer(written)]
+    return ReadTurn(
+        content=(thought + content).strip(),
+        calls=calls or [unreadable(written, f"it does not begin with {CALL_BEGIN}")],
+    )
+
+
+def _call(written: str, *, closed: bool) -> RequestedCall:
+    if not closed:
+        return unreadable(written, f"it does not end with {CALL_END}")
+    found = _FENCED.fullmatch(written) or _PLAIN.fullmatch(written)
+    if found is None:
+        return unreadable(written, f"it has no {BETWEEN} after the name")
+    try:
+        return called({"name": found[1].strip(), "arguments": read_json(found[2])}, written)
+    except ValueError as error:
+        return unreadable(written, f"its arguments are no JSON: {error}", found[1].strip())

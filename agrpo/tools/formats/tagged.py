@@ -1,0 +1,49 @@
+"""Calls between `<tool_call>` and `</tool_call>`: Qwen2.5, Qwen3, SmolLM2 and many others.
+
+Between the tags stands one JSON object, a JSON list of them (SmolLM2), or XML with a function and its parameters
+(Qwen3-Coder).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from agrpo.tools.formats import ReadTurn, RequestedCall, after_thinking, called, read_json, unreadable
+
+OPENED, CLOSED = "<tool_call>", "</tool_call>"
+
+_CALL = re.compile(rf"{OPENED}(.*?)({CLOSED}|(?={OPENED})|\Z)", re.DOTALL)
+_FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+def read(text: str) -> ReadTurn:
+    """The turn's text and calls."""
+    thought, said = after_thinking(text)
+    calls = [call for found in _CALL.finditer(said) for call in _calls(found[1], closed=bool(found[2]))]
+    return ReadTurn(content=(thought + _CALL.sub("", said)).strip() if calls else text, calls=calls)
+
+
+def _calls(written: str, *, closed: bool) -> list[RequestedCall]:
+    if not closed:
+        return [unreadable(written, f"it does not end with {CLOSED}")]
+    if function := _FUNCTION.fullmatch(written):
+        return [RequestedCall(name=function[1], arguments=dict(map(_parameter, _PARAMETER.finditer(function[2]))))]
+    try:
+        value = read_json(written)
+    except ValueError as error:
+        return [unreadable(written, f"it is no JSON: {error}")]
+    entries = cast("list[Any]", value) if isinstance(value, list) and value else [value]
+    return [called(entry, written) for entry in entries]
+
+
+def _parameter(found: re.Match[str]) -> tuple[str, Any]:
+    """XML has no types: lists and objects are JSON, all else is text, which the tool's own types read."""
+    name, text = found[1], found[2]
+    if text[:1] in ("[", "{"):
+        try:
+            return name, read_json(text)
+        except ValueError:
+            return name, text
+    return name, text

@@ -1,0 +1,103 @@
+"""How models of each family are shown tools and told results, all of it found out from their chat templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agrpo.errors import ToolError
+from agrpo.records.sample import sequences_of
+from tests.conftest import CHAT_TEMPLATE
+from tests.stages.families import FAMILIES
+from tests.stages.playing import Stage, call_of, script, tokenizer_with
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+TAKES_NO_RESULT = (
+    "{%- for m in messages -%}{%- if m.role == 'tool' %}{{ raise_exception('no tools here') }}{% endif -%}"
+    "{{ m.role + ': ' + m.content + '<|end|>' }}{%- endfor -%}"
+)
+SHOWS_NO_FORMAT = "{{ tools | tojson if tools else '' }}" + TAKES_NO_RESULT
+
+DECLARED = {
+    "start_anchor": "<|assistant|>",
+    "fields": {
+        "content": {},
+        "tool_calls": {
+            "open": "[[",
+            "close": "]]",
+            "content": "json",
+            "repeats": True,
+            "transform": {"type": "function", "function": "{content}"},
+        },
+    },
+}
+"""Calls between double brackets, as a tokenizer may declare them."""
+
+
+@pytest.mark.spec("A-243")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_calls_a_tool_and_goes_on_from_the_tokens_it_wrote(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+):
+    family = FAMILIES[name]
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end))
+    assert stage.talk.appends and caplog.messages == []
+    assert stage.talk.shown_by_template is family.shown_by_template
+    (end,) = stage.renderer.encode(family.end)
+    first = [*stage.renderer.encode(family.call), end]
+    (rollout,) = stage.play(script(first, [*stage.renderer.encode("It is 9."), end]))
+    assert [message["content"] for message in rollout.completion[1:]] == ["9", "It is 9."]
+    assert rollout.tool_failure_count == 0
+    shown = stage.renderer.tokenizer.decode(rollout.turns[0].prompt_ids)
+    assert "add" in shown and "4 + 5 =" in shown
+    kept = rollout.turns[0].prompt_ids + first
+    assert stage.renderer.tokenizer.decode(rollout.turns[1].prompt_ids[len(kept) :]) == family.between
+    assert len(sequences_of(rollout)) == 1
+
+
+def test_tools_that_the_template_does_not_show_stand_in_the_system_message(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+):
+    family = FAMILIES["smollm2"]
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end), "add")
+    system = {"role": "system", "content": "Be brief."}
+    shown = stage.renderer.tokenizer.decode(stage.talk.prompt([system, {"role": "user", "content": "4+5?"}]))
+    assert shown.startswith("<|im_start|>system\nBe brief.\n\nYou can call tools.")
+    assert '"description": "Add two whole numbers."' in shown
+
+
+def test_results_of_one_turn_are_one_message_of_the_user_where_the_template_has_no_other(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+):
+    family = FAMILIES["gemma3"]
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end))
+    (end,) = stage.renderer.encode(family.end)
+    calls = call_of("add", a=1, b=1) + call_of("add", a=2, b=2)
+    (rollout,) = stage.play(script([*stage.renderer.encode(calls), end], [end]))
+    told = stage.renderer.tokenizer.decode(rollout.turns[1].prompt_ids)
+    assert "user\n<tool_response>\n2\n</tool_response>\n<tool_response>\n4\n</tool_response><end_of_turn>" in told
+
+
+def test_a_template_that_shows_tools_and_no_way_to_call_them_needs_the_setting(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+):
+    model = tokenizer_with(tiny_tokenizer, tmp_path, SHOWS_NO_FORMAT)
+    with pytest.raises(ToolError, match=r"set tools\.call_format to one of tagged, llama, deepseek, gemma"):
+        Stage(model)
+    (rollout,) = Stage(model, call_format="tagged").play(script(call_of("add", a=4, b=5), "9"))
+    assert rollout.tool_failure_count == 0
+
+
+def test_what_the_tokenizer_declares_is_read_as_declared(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, CHAT_TEMPLATE))
+    stage.renderer.tokenizer.response_template = DECLARED
+    declared = type(stage.talk)(stage.renderer, stage.tools)
+    turn = declared.read(stage.renderer.encode('So: [[{"name": "add", "arguments": {"a": 4, "b": 5}}]]'))
+    assert [(call.name, dict(call.arguments)) for call in turn.calls] == [("add", {"a": 4, "b": 5})]
+    assert declared.read(stage.renderer.encode("9")).calls == []
+    (odd,) = declared.read(stage.renderer.encode("So: [[add 4 and 5]]")).calls
+    assert odd.problem is not None and "cannot be read as the model's tokenizer declares" in odd.problem

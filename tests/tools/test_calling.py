@@ -1,0 +1,114 @@
+"""Calling a tool: the text that the model reads, and what is recorded of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agrpo.config import ToolsSection
+from agrpo.errors import ToolError
+from agrpo.records.rollout import CallFailure
+from agrpo.tools import load_tools
+from agrpo.tools.calling import Answer, ToolRunner
+from agrpo.tools.formats import RequestedCall
+
+NAMES = ("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed")
+FUNCTIONS = [f"tests.tools.functions:{name}" for name in NAMES]
+
+
+def runner(*, num_threads: int = 8, clock_decides: bool = True, **settings: Any) -> ToolRunner:
+    section = ToolsSection(functions=FUNCTIONS, **settings)
+    return ToolRunner(load_tools(section), section, num_threads=num_threads, clock_decides=clock_decides)
+
+
+def call(name: str, **arguments: Any) -> RequestedCall:
+    return RequestedCall(name=name, arguments=arguments)
+
+
+def answers(calls: Sequence[RequestedCall], run: ToolRunner) -> list[Answer]:
+    """Side by side, on one loop."""
+
+    async def all_of_them() -> list[Answer]:
+        return await asyncio.gather(*(run(one, 0) for one in calls))
+
+    return asyncio.run(all_of_them())
+
+
+def answer(one: RequestedCall, **settings: Any) -> Answer:
+    return answers([one], runner(**settings))[0]
+
+
+def test_results_are_text_and_anything_else_is_json():
+    calls = [call("add", a=1, b=2), call("say", text="é\n"), call("listed"), call("wait_a_moment")]
+    found = answers(calls, runner())
+    assert [one.text for one in found] == ["3", "é\n", '[{"é": 1}]', "waited"]
+    assert [one.record.failure for one in found] == [None] * 4
+    assert found[3].record.duration_seconds >= 0.01
+
+
+@pytest.mark.spec("A-242")
+@pytest.mark.parametrize(
+    ("one", "failure", "told"),
+    [
+        (call("ad", a=1, b=2), CallFailure.UNKNOWN_NAME, 'Error: there is no tool "ad"; did you mean "add"?'),
+        (call("add", a=1), CallFailure.BAD_ARGUMENTS, 'Error: add: argument "b" is missing'),
+        (call("add", a=1, b=2, c=3), CallFailure.BAD_ARGUMENTS, 'Error: add: unknown argument "c"; known: a, b'),
+        (
+            call("add", a=1, b="two"),
+            CallFailure.BAD_ARGUMENTS,
+            'Error: add: argument "b": Input should be a valid integer, unable to parse string as an integer',
+        ),
+        (call("divide", a=1, b=0), CallFailure.RAISED, "Error: ValueError: b is 0"),
+        (call("leave"), CallFailure.RAISED, "Error: SystemExit: 3"),
+        (call("leave_the_loop"), CallFailure.RAISED, "Error: SystemExit: 3"),
+        (RequestedCall(problem="this is no call"), CallFailure.MALFORMED, "Error: this is no call"),
+    ],
+)
+def test_a_call_that_fails_tells_the_model_why_and_ends_nothing(one: RequestedCall, failure: CallFailure, told: str):
+    found = answer(one)
+    assert (found.record.failure, found.text, found.record.reason) == (failure, told, told)
+
+
+def test_a_number_that_was_written_as_text_is_a_number():
+    assert answer(call("add", a="1", b=2.0)).text == "3"
+
+
+def test_a_tool_that_takes_too_long_has_failed_in_time():
+    began = time.monotonic()
+    found = answers([call("sleep", seconds=1.5), call("wait_a_moment", seconds=60)], runner(timeout_seconds=0.1))
+    assert time.monotonic() - began < 1
+    assert [one.record.failure for one in found] == [CallFailure.TIMEOUT] * 2
+    assert found[0].text == "Error: sleep gave no result within 0.1 s"
+    assert 0.1 <= found[0].record.duration_seconds < 1
+
+
+def test_where_no_clock_may_decide_a_tool_that_takes_too_long_ends_the_run():
+    with pytest.raises(ToolError, match=r'tool "sleep" gave no result within 0.1 s \(tools.timeout_seconds\)'):
+        answer(call("sleep", seconds=1), timeout_seconds=0.1, clock_decides=False)
+
+
+@pytest.mark.spec("A-240")
+def test_slow_tools_hold_nobody_up_and_run_on_as_many_threads_as_there_may_be():
+    began = time.monotonic()
+    found = answers([call("sleep", seconds=0.3)] * 4 + [call("wait_a_moment")], runner(num_threads=4))
+    together = time.monotonic() - began
+    assert together < 0.9
+    assert all(one.record.duration_seconds >= 0.3 for one in found[:4])
+    assert found[4].record.duration_seconds < 0.3
+    began = time.monotonic()
+    answers([call("sleep", seconds=0.1)] * 4, runner(num_threads=1))
+    assert time.monotonic() - began >= 0.4
+
+
+def test_a_long_result_is_cut_and_says_so():
+    found = answer(call("say", text="ab", times=3), max_result_characters=4)
+    assert found.text == "abab… (cut: 4 of 6 characters)"
+    assert found.record.failure is None
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_records():
+    assert answer(call("say", text="a\ud800b")).text == "a?b"

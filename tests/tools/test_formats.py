@@ -1,0 +1,115 @@
+"""Reading calls: each family's way to write them, and what becomes of text that only looks like one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agrpo.tools.formats import CallFormat, ReadTurn, deepseek, gemma, llama, tagged
+
+ADD = ("add", {"a": 1, "b": 2})
+
+DEEPSEEK = (
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a": 1, "b": 2}\n```<｜tool▁call▁end｜>'
+    "<｜tool▁calls▁end｜>"
+)
+DEEPSEEK_31 = (
+    '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"a": 1, "b": 2}<｜tool▁call▁end｜><｜tool▁call▁begin｜>'
+    "say<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+)
+XML = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n[2]\n</parameter>\n</function>\n</tool_call>"
+
+
+def calls_of(turn: ReadTurn) -> list[tuple[str, Any]]:
+    assert [call.problem for call in turn.calls] == [None] * len(turn.calls)
+    return [(call.name, dict(call.arguments)) for call in turn.calls]
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "content", "calls"),
+    [
+        (tagged.read, '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>', "", [ADD]),
+        (
+            tagged.read,
+            'So: <tool_call>{"name": "add", "arguments": "{\\"a\\": 1, \\"b\\": 2}"}</tool_call>',
+            "So:",
+            [ADD],
+        ),
+        (
+            tagged.read,
+            '<tool_call>[{"name": "add", "arguments": {"a": 1, "b": 2}}, {"name": "say", "arguments": {}}]</tool_call>',
+            "",
+            [ADD, ("say", {})],
+        ),
+        (tagged.read, XML, "", [("add", {"a": "1", "b": [2]})]),
+        (llama.read, '{"name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
+        (llama.read, '<|python_tag|>{"type": "function", "name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
+        (
+            llama.read,
+            '{"name": "add", "parameters": {"a": 1, "b": 2}}; {"name": "say", "parameters": {}}',
+            "",
+            [ADD, ("say", {})],
+        ),
+        (llama.read, '{"function": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
+        (deepseek.read, f"Let me see.{DEEPSEEK}", "Let me see.", [ADD]),
+        (deepseek.read, DEEPSEEK_31, "", [ADD, ("say", {})]),
+        (gemma.read, "<start_function_call>call:add{a:1,b:2}<end_function_call>", "", [ADD]),
+        (
+            gemma.read,
+            '<start_function_call>call:say{text:<escape>a {b:1} "c"<escape>,to:[{x:1}]}<end_function_call>',
+            "",
+            [("say", {"text": 'a {b:1} "c"', "to": [{"x": 1}]})],
+        ),
+    ],
+)
+def test_calls_are_read_in_the_order_written(
+    read: CallFormat, text: str, content: str, calls: list[tuple[str, dict[str, Any]]]
+):
+    turn = read(text)
+    assert calls_of(turn) == calls
+    assert turn.content == content
+
+
+@pytest.mark.parametrize("read", [tagged.read, llama.read, deepseek.read, gemma.read])
+@pytest.mark.parametrize("text", ["", "12", "The answer is {12}.", '{"answer": 12}', "[1, 2]"])
+def test_text_that_calls_nothing_stays_text(read: CallFormat, text: str):
+    assert read(text) == ReadTurn(content=text, calls=[])
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "why"),
+    [
+        (tagged.read, "<tool_call>add(1, 2)</tool_call>", "it is no JSON"),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": {}}', "it does not end with </tool_call>"),
+        (tagged.read, '<tool_call>{"arguments": {}}</tool_call>', 'expected "name"'),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": [1, 2]}</tool_call>', "expected the arguments to be"),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": "1, 2"}</tool_call>', "the arguments are no JSON"),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', "NaN is no number of JSON"),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": {"a": 1e999}}</tool_call>', "1e999 is too large"),
+        (tagged.read, '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>', "half a surrogate pair"),
+        (tagged.read, f"<tool_call>{'[' * 100_000}</tool_call>", "cannot be read"),
+        (tagged.read, "<tool_call>12</tool_call>", "expected a JSON object"),
+        (llama.read, '{"name": "add", "parameters": {"a": 1', "it is no JSON"),
+        (llama.read, "<|python_tag|>print(1)", "expected a JSON object"),
+        (deepseek.read, "<｜tool▁calls▁begin｜>add", "it does not begin with"),
+        (deepseek.read, DEEPSEEK.replace("```json", "```json {"), "its arguments are no JSON"),
+        (deepseek.read, DEEPSEEK.partition("<｜tool▁call▁end｜>")[0], "it does not end with"),
+        (gemma.read, "<start_function_call>add(1, 2)<end_function_call>", "expected call:name"),
+        (gemma.read, "<start_function_call>call:add{a:b}<end_function_call>", "its arguments cannot be read"),
+    ],
+)
+def test_a_call_that_cannot_be_read_says_why(read: CallFormat, text: str, why: str):
+    (call,) = read(text).calls
+    assert call.problem is not None
+    assert why in call.problem
+    assert len(call.problem) < 400
+
+
+def test_calls_that_are_only_thought_of_are_not_made():
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    assert tagged.read(f"<think>maybe {call}</think>12").calls == []
+    assert tagged.read(f"<think>maybe {call}").calls == []
+    turn = tagged.read(f"<think>maybe {call}</think>\n\n{call}")
+    assert calls_of(turn) == [ADD]
+    assert turn.content == f"<think>maybe {call}</think>"
