@@ -34,9 +34,13 @@ class CosineScaled:
     max_len: Annotated[int, Field(ge=1)] = 1000
     """Tokens; usually `engine.max_completion_length`."""
     min_value_wrong: Value = -1.0
+    """Of a wrong answer of no token."""
     max_value_wrong: Highest = -0.5
+    """Of a wrong answer of `max_len` tokens."""
     min_value_correct: Value = 0.5
+    """Of a right answer of `max_len` tokens."""
     max_value_correct: Highest = 1.0
+    """Of a right answer of no token."""
     exceed_value: Value | None = None
     """What an answer of `max_len` tokens or more is worth, right or wrong. None: nothing sets it apart."""
     check: str = "accuracy"

@@ -77,6 +77,7 @@ def test_everything_a_run_writes_is_recorded_once(run_url):
         "step_groups": 3,
         "step_rows": 4,
         "steps": 2,
+        "tool_calls": 0,
         "turns": 8,
         "versions": 1,
         "whatif_groups": 0,
