@@ -35,14 +35,14 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
         problems += check_reward(reward)
     problems += check_tools(config.tools)
     machine = memory.machine_here()
-    problems += [*_check_ranks(config, len(machine.gpus)), *_check_place(config, folder or config.run.dir)]
+    problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
     return problems or memory.problems(memory.plan_memory(config, machine))
 
 
-def _check_ranks(config: RunConfig, num_gpus: int) -> list[str]:
+def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:
     """Processes of the learner that would find no GPU of their own. Without any, they train on the CPU."""
-    asked = config.workers.learner_processes or 1
-    if not 0 < num_gpus < asked:
+    asked, num_gpus = config.workers.learner_processes or 1, len(machine.gpus)
+    if machine.gpus_doubt is not None or not 0 < num_gpus < asked:
         return []
     return [
         f"workers.learner_processes: {asked} processes need a GPU each, and {num_gpus} can be seen (CUDA_VISIBLE_DEVICES, "

@@ -11,7 +11,7 @@ from agrpo.engines.serving_vllm.command import server_command
 from agrpo.engines.serving_vllm.environment import find_installation
 from agrpo.engines.vllm import Vllm
 from agrpo.errors import ConfigError, EngineError, MissingPackage
-from agrpo.runs.memory import machine_here
+from agrpo.runs.memory import Machine, machine_here
 
 HEALTH_SECONDS = 2.0
 """How long a server that runs elsewhere may take to say that it is there."""
@@ -23,12 +23,17 @@ def check_servers(config: RunConfig) -> list[str]:
     if not isinstance(engine, Vllm):
         return []
     problems = _check_own(config, engine) if engine.serve else _check_key(engine)
-    if engine.weights == "nccl" and not problems and not machine_here().gpus:
+    if engine.weights == "nccl" and not problems and _has_no_gpu(machine_here()):
         problems.append(
             'engine.weights = "nccl": the learner sends from its GPU, and nvidia-smi lists none here that may be used; set "auto" '
             'or "filesystem"'
         )
     return problems
+
+
+def _has_no_gpu(machine: Machine) -> bool:
+    """Whether it is known to have none."""
+    return not machine.gpus and machine.gpus_doubt is None
 
 
 def ask_servers(config: RunConfig) -> list[str]:

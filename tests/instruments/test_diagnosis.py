@@ -140,7 +140,7 @@ def healthy_run(chance: random.Random, correlation: float, steps: int) -> list[S
 def test_every_setting_that_a_rule_names_exists():
     known = {f"{table}.{name}" for table, section in SECTIONS.items() for name in knobs_of(section)}
     known |= {f"engine.{name}" for cls in (SamplingSection, Transformers) for name in knobs_of(cls)}
-    known |= {f"loss.{name}" for name in knobs_of(Clip)} | {"loss.name", "prompts.shuffle"}
+    known |= {f"loss.{name}" for name in knobs_of(Clip)} | {"loss.name", "engine.name", "prompts.shuffle"}
     tables = {name.partition(".")[0] for name in known}
     text = "".join(page.read_text() for page in PAGES.glob("*.py")) + DOCUMENT.read_text()
     named = set(re.findall(rf"\b((?:{'|'.join(tables)})\.[a-z_]+)\b(?!\()", text)) - {"run.json"}

@@ -23,6 +23,7 @@ from agrpo.stages.execution import Trainee
 from agrpo.stages.keeping import Keeper
 from agrpo.stages.turn_taking import TurnTaking
 from agrpo.weights import nccl
+from tests.runs.made import a_machine
 from tests.stages.vllm_runs import begin, events_of
 from tests.vllm_like import Options, Server
 from tests.weights.gloo import GlooSender, can_receive
@@ -47,6 +48,7 @@ def server(tiny_model: Path) -> Iterator[Server]:
 def begun(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Begun:
     """`begun(options, **engine)`: a run over the server, started with these options, whose learner could send."""
     monkeypatch.setattr(nccl, "NcclSender", GlooSender)
+    monkeypatch.setattr("agrpo.runs.serving.machine_here", lambda: a_machine(64, gpus=(80,)))
 
     def run(options: Options | None = None, **engine: object) -> RunFolder:
         server.restart(options)
