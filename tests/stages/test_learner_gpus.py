@@ -39,7 +39,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, *urls: str, **workers: Any) -> int:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://localhost:8000", "http://127.0.0.1:8001/v1", "http://[::1]:8000", f"http://{socket.gethostname()}:8000"],
+    ["http://localhost:8000", "http://127.0.0.1:8001", "http://[::1]:8000", f"http://{socket.gethostname()}:8000"],
 )
 def test_beside_servers_of_this_machine_it_takes_one_and_says_so(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
