@@ -61,9 +61,9 @@ def on_machine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_begins_is_told_every_place_and_what_is_not_counted(
     run_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    (run_file.parent / "model" / "model.safetensors").rename(run_file.parent / "model" / "a.safetensors")
-    index = run_file.parent / "model" / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
+    monkeypatch.setattr(
+        "agrpo.runs.memory.plan.read_shape", lambda model: None
+    )  # as of a model that a hub has yet to send
     on_machine(a_machine(64, gpus=(24.0,)), monkeypatch)
     train.train(run_file, folder=str(run_file.parent / "run"))
     told = capsys.readouterr()
