@@ -14,7 +14,9 @@ from agrpo.stages.slots import Slots
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
-"""From poll to poll (A-101), and the longest that one may take."""
+"""From poll to poll (A-101)."""
+ASK_SECONDS = 5.0
+"""The longest that one may take."""
 
 
 class LoadWatch:
@@ -57,7 +59,7 @@ class LoadWatch:
 
     async def _asked(self) -> Pressure | None:
         try:
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(ASK_SECONDS):
                 pressure = await self._engine.pressure()
         except Exception as error:
             # Rollouts show whether a server works; how full it is decides how many there are, and nothing else.
