@@ -78,7 +78,8 @@ class Engine(Protocol):
         """Log-probs (temperature 1, full vocabulary) of the ids `of` after `token_ids`, under the loaded weights.
 
         One list for each server that serves them now; one alone for an engine in this process. None at all: every server
-        went away meanwhile, and has to be given the weights again.
+        went away meanwhile, and has to be given the weights again. An id that a server gives no log-prob of, because it is
+        not among the most likely, is given that of the least likely of those instead: it has that much at most.
         """
         ...
 

@@ -158,7 +158,13 @@ def test_after_one_answer_of_another_shape_comes_the_right_one(server: Server):
 
 @pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize(
-    "change", [of_choice(logprobs=lambda _: [1, 2]), of_places(logprob=lambda _: "x"), lambda _: {"choices": [None]}]
+    "change",
+    [
+        of_choice(logprobs=lambda _: [1, 2]),
+        of_places(logprob=lambda _: "x"),
+        of_places(top_logprobs=lambda tops: tops[:2]),
+        lambda _: {"choices": [None]},
+    ],
 )
 def test_a_probe_of_another_shape_is_asked_again(server: Server, change: Change):
     async def body(engine: Engine) -> list[list[float]]:

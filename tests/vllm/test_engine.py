@@ -146,13 +146,14 @@ def test_so_are_those_of_a_model_whose_head_is_its_own(vllm_run, vllm_model: Pat
     assert sum(found) / len(found) < 1e-5
 
 
-def test_fifty_publishes_fail_none_of_the_requests_in_flight(ask, published):
+def test_fifty_publishes_and_their_probes_fail_none_of_the_requests_in_flight(ask, published):
     folders = [published(number) for number in range(3)]
     ended: list[TurnRecord] = []
 
     async def keep_asking(engine: VllmEngine, until: asyncio.Event) -> None:
         while not until.is_set():
-            ended.extend(await engine.complete(requests_of(1, Sampling(max_completion_length=64))))
+            sampling = Sampling(max_completion_length=64, num_sampler_logprobs=8)
+            ended.extend(await engine.complete(requests_of(1, sampling)))
 
     async def body(engine: VllmEngine) -> None:
         await engine.load(folders[0], 100)
@@ -160,7 +161,7 @@ def test_fifty_publishes_fail_none_of_the_requests_in_flight(ask, published):
         asking = [asyncio.ensure_future(keep_asking(engine, done)) for _ in range(32)]
         for version in range(101, 151):
             await engine.load(folders[version % 3], version)
-            await asyncio.sleep(0.02)
+            await engine.next_token_logprobs(PROMPT, [5, 6, 7])
         done.set()
         await asyncio.gather(*asking)
         assert (await engine.pressure()).retries == 0
@@ -168,6 +169,7 @@ def test_fifty_publishes_fail_none_of_the_requests_in_flight(ask, published):
     ask(body)
     assert len(ended) >= 32
     assert all(len(turn.output_versions) == len(turn.output_ids) for turn in ended)
+    assert all(len(top) == 8 for turn in ended for top in turn.output_sampler_logprobs or [{}])
     assert all(turn.output_versions == sorted(turn.output_versions) for turn in ended)
     assert any(len({*turn.output_versions}) > 1 for turn in ended)
 

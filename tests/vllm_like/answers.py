@@ -102,8 +102,7 @@ def _completed_logprobs(asked: Asked, sequence: Sequence, text: Callable[[list[i
     def named(token: int) -> str:
         return f"token_id:{token}" if asked.as_token_ids else text([token])
 
-    chosen = sequence.params.logprob_token_ids
-    kept = [drawn.entries if chosen else drawn.entries[: (asked.logprobs or 0) + 1] for drawn in sequence.drawn]
+    kept = [drawn.entries[: (asked.logprobs or 0) + 1] for drawn in sequence.drawn]
     tokens = [named(token) for token in sequence.ids]
     return {
         "text_offset": [sum(map(len, tokens[:place])) for place in range(len(tokens))],

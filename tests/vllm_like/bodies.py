@@ -105,9 +105,8 @@ class Reader:
                 param="input_tokens",
             )
         asked = body.get("max_tokens")
-        told = {**body, "logprobs": None} if body.get("logprob_token_ids") else body
-        params = self._params(told, min(16 if asked is None else asked, limit - length))
-        self._check_vocabulary(prompt, params, told)
+        params = self._params(body, min(16 if asked is None else asked, limit - length))
+        self._check_vocabulary(prompt, params, body)
         return Asked(
             request_id=f"cmpl-{body.get('request_id', request_id)}",
             prompt=prompt,
@@ -176,33 +175,12 @@ class Reader:
                 f"Requested sample logprobs of {wanted}, which is greater than max allowed: {self.options.max_logprobs}",
                 wanted,
             )
-        self._check_chosen(params)
         if self.options.return_sampling_mask and params.temperature <= 0:
             raise Refusal("sampling distribution replay requires temperature > 0")
         if self.options.return_sampling_mask and params.top_k <= 0:
             raise Refusal(
                 "sampling distribution replay requires top_k > 0 to bound sampling mask size, reduce transfer overhead, and "
                 "avoid potential OOMs"
-            )
-
-    def _check_chosen(self, params: Params) -> None:
-        chosen = params.logprob_token_ids
-        if chosen is None:
-            return
-        outside = [token for token in chosen if not 0 <= token < self.vocabulary]
-        if outside:
-            raise _out_of(
-                "logprob_token_ids",
-                f"token_id(s) {outside} in logprob_token_ids contain out-of-vocab token ids. Vocabulary size: "
-                f"{self.vocabulary}",
-                outside,
-            )
-        if params.logprobs is not None and params.logprobs != len(chosen):
-            raise _out_of(
-                "logprob_token_ids",
-                "When both logprobs and logprob_token_ids are set, logprobs must equal len(logprob_token_ids). Got "
-                f"logprobs={params.logprobs}, len(logprob_token_ids)={len(chosen)}.",
-                len(chosen),
             )
 
 

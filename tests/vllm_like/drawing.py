@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +23,6 @@ class Params:
     min_p: float = 0.0
     seed: int | None = None
     logprobs: int | None = None
-    logprob_token_ids: Sequence[int] | None = None
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
 
@@ -40,7 +38,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """The sampled token is the first of `entries`; then come the most likely ones, or those that were asked for."""
+    """The sampled token is the first of `entries`; then come the most likely ones."""
 
     token: int
     entries: list[Entry]
@@ -81,10 +79,7 @@ def _kept(scaled: Tensor, params: Params) -> Tensor:
 
 def _entries(reported: Tensor, token: int, params: Params) -> list[Entry]:
     sampled = Entry(token=token, logprob=_told(reported[token]), rank=int((reported >= reported[token]).sum()))
-    if params.logprob_token_ids:
-        others = list(params.logprob_token_ids)
-    else:
-        others = reported.topk(min(params.logprobs or 0, len(reported))).indices.tolist()
+    others = reported.topk(min(params.logprobs or 0, len(reported))).indices.tolist()
     ranked = [Entry(token=each, logprob=_told(reported[each]), rank=place) for place, each in enumerate(others, 1)]
     return [sampled, *(entry for entry in ranked if entry.token != token)]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 from agrpo.engines.serving_vllm.facts import ODD
@@ -58,13 +57,13 @@ def sampling_params(request: CompletionRequest, most: int, *, seeds: bool) -> di
     return told | ({"seed": request.seed} if seeds else {})
 
 
-def probe_params(of: Sequence[int], *, with_candidates: bool) -> dict[str, Any]:
-    """Sampling parameters of a request of one token that tells the log-probs of these ids, whichever it samples.
+def probe_params(most: int, *, with_candidates: bool) -> dict[str, Any]:
+    """Sampling parameters of a request of one token that tells the log-probs of the `most` most likely ones.
 
-    `with_candidates`: the server returns them, and refuses requests that keep all tokens.
+    They are not asked for by id (`logprob_token_ids`): vLLM's first model runner, the one of CPUs, then forgets the most
+    likely tokens of every other request that it samples for in the same step. `with_candidates`: the server returns them,
+    and refuses requests that keep all tokens.
     """
-    asked = list(dict.fromkeys(of))
-    spare = next(token for token in count() if token not in asked)  # the sampled token takes the place of one
     return {
         "max_tokens": 1,
         "temperature": 1.0,
@@ -72,8 +71,7 @@ def probe_params(of: Sequence[int], *, with_candidates: bool) -> dict[str, Any]:
         "top_k": ALL_TOKENS if with_candidates else 0,
         "min_p": 0.0,
         "ignore_eos": True,
-        "logprobs": len(asked) + 1,
-        "logprob_token_ids": [*asked, spare],
+        "logprobs": most,
     }
 
 
@@ -138,17 +136,20 @@ def turn_of(
 
 
 @_read_whole()
-def logprobs_of(answer: Any, of: Sequence[int]) -> list[float]:
-    """Log-probs of these ids as the next token, out of the answer to a request of one token that asked for them."""
+def logprobs_of(answer: Any, of: Sequence[int], most: int) -> list[float]:
+    """Log-probs of these ids as the next token, out of the answer to `probe_params(most)`.
+
+    An id that is not among the tokens told has the log-prob of the last of those at most, and is given that. So where
+    `of` are another model's likeliest tokens, no more of them than are told, the answers of the two are never further
+    apart than the two distributions are at some token.
+    """
     choice = _only_choice(answer)
     _, (found,) = _logprobs(choice, _ids(choice)[:1])
-    missing = [token for token in of if token not in found]
-    if missing:
-        raise EngineError(
-            f"the server was asked for the log-probs of tokens {list(of)} and gave none of {missing}; vLLM 0.30 or newer is "
-            "needed (logprob_token_ids)"
-        )
-    return [found[token] for token in of]
+    if len(found) < most:
+        raise EngineError(f"asked for the {most} most likely tokens, the server returned {len(found)}")
+    # The sampled token may have taken the place of the last of them.
+    bound = sorted(found.values(), reverse=True)[max(most - 2, 0)]
+    return [found.get(token, bound) for token in of]
 
 
 def _only_choice(answer: Any) -> dict[str, Any]:

@@ -262,12 +262,13 @@ class VllmEngine:
     ) -> list[float] | None:
         """One server's; None where it died of the question, or just before it."""
         assert replica.facts is not None, "a ready server was looked at"
-        params = completing.probe_params(of, with_candidates=bool(replica.facts.returns_candidates))
+        most = min(replica.facts.probe_logprobs, self._vocabulary.size)
+        params = completing.probe_params(most, with_candidates=bool(replica.facts.returns_candidates))
         for number, pause in zip(range(1, SLIPS + 1), pauses(), strict=False):
             path, body = self._request(replica.facts, token_ids, params)
             try:
                 answer = await self._answer(replica, path, body, self._part.load_seconds, "load_seconds")
-                return completing.logprobs_of(answer, of)
+                return completing.logprobs_of(answer, of, most)
             except (EngineLost, PromptRefused):
                 raise
             except (DeadlineExceeded, EngineError) as error:

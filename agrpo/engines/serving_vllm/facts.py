@@ -21,7 +21,9 @@ ASK_SECONDS = 30.0
 ODD = (AttributeError, KeyError, TypeError, ValueError)
 """What comes of JSON that has not the shape of vLLM's."""
 PROBED = 8
-"""Log-probs that the check of new weights asks for."""
+"""Tokens that the check of new weights compares."""
+MOST_LOGPROBS = 20
+"""What a vLLM gives for each token that was started with no `--max-logprobs`."""
 _METRIC = re.compile(r"^vllm:(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _CACHE_TOKENS = re.compile(r'kv_cache_size_tokens="(\d+)"')
 
@@ -48,6 +50,12 @@ class ServerFacts:
     """Backend of its `weight_transfer_config`."""
     told: bool = False
     """Whether it told its settings at all."""
+
+    @property
+    def probe_logprobs(self) -> int:
+        """How many log-probs to ask it for when its weights are checked."""
+        told = self.max_logprobs
+        return MOST_LOGPROBS if told is None or told < 0 else min(told, MOST_LOGPROBS)
 
 
 async def facts_of(endpoint: Endpoint, model: str) -> ServerFacts:
