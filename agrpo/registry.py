@@ -11,9 +11,11 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 import pydantic
@@ -49,13 +51,13 @@ class Registry(Generic[T]):
         """Names that `self[name]` finds, sorted."""
         room = importlib.import_module(self.package)
         files = {module.name for module in pkgutil.iter_modules(room.__path__) if not module.ispkg}
-        return sorted(files | {entry.name for entry in entry_points(group=self.package)})
+        return sorted(files | {entry.name for entry in self._plugins()})
 
     def __getitem__(self, name: str) -> type[T]:
         """The part's class. Raises `UnknownName` with the nearest name."""
         module_name = self._module_name(name)
         if module_name in self.names():
-            for entry in entry_points(group=self.package):
+            for entry in self._plugins():
                 if entry.name == name:
                     return entry.load()
             return self._defined_in(importlib.import_module(f"{self.package}.{module_name}"))
@@ -69,6 +71,9 @@ class Registry(Generic[T]):
             return cls(**settings)
         except pydantic.ValidationError as error:
             raise ConfigError(problems_of(error, knobs_of(cls))) from None
+
+    def _plugins(self) -> EntryPoints:
+        return _entry_points(tuple(sys.path)).select(group=self.package)
 
     @staticmethod
     def _module_name(name: str) -> str:
@@ -84,6 +89,13 @@ class Registry(Generic[T]):
         ]
         assert len(parts) == 1, f"{module.__name__} defines {len(parts)} parts, a module of a room defines one"
         return parts[0]
+
+
+@cache
+def _entry_points(paths: tuple[str, ...]) -> EntryPoints:
+    """What is installed on these paths, which are those of this process. Finding out reads a file of every package."""
+    del paths
+    return entry_points()
 
 
 def knobs_of(cls: type[Any]) -> list[str]:

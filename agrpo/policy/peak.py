@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -87,8 +88,14 @@ def listed_peak(name: str, dtype: torch.dtype) -> float | None:
 def measured_peak(dtype: torch.dtype) -> float:
     """Of this process's threads on the CPU: the fastest of some products of two square matrices.
 
-    Taken from CPU seconds, shared out evenly over the threads: others who use the machine do not lower it.
+    Taken from CPU seconds, shared out evenly over the threads: others who use the machine do not lower it. Once in a
+    process for a type and a number of threads.
     """
+    return _measured_peak(dtype, torch.get_num_threads())
+
+
+@cache
+def _measured_peak(dtype: torch.dtype, num_threads: int) -> float:
     factor = torch.full((MEASURED_SIZE, MEASURED_SIZE), 0.5, dtype=dtype)
     product = torch.empty_like(factor)
     fewest, began = float("inf"), time.perf_counter()
@@ -96,4 +103,4 @@ def measured_peak(dtype: torch.dtype) -> float:
         start = time.process_time()
         torch.mm(factor, factor, out=product)
         fewest = min(fewest, time.process_time() - start)
-    return 2 * MEASURED_SIZE**3 * torch.get_num_threads() / fewest
+    return 2 * MEASURED_SIZE**3 * num_threads / fewest

@@ -161,7 +161,8 @@ def test_fifty_publishes_and_their_probes_fail_none_of_the_requests_in_flight(as
         asking = [asyncio.ensure_future(keep_asking(engine, done)) for _ in range(32)]
         for version in range(101, 151):
             await engine.load(folders[version % 3], version)
-            await engine.next_token_logprobs(PROMPT, [5, 6, 7])
+            if version % 5 == 0:
+                await engine.next_token_logprobs(PROMPT, [5, 6, 7])
         done.set()
         await asyncio.gather(*asking)
         assert (await engine.pressure()).retries == 0
