@@ -17,7 +17,7 @@ from tests.chaos.balance import balance
 from tests.processes import until
 from tests.stages.walk import Walk, dones
 from tests.vllm.conftest import START_SECONDS, RealServer
-from tests.vllm.kept import Kept, asked, one_of
+from tests.vllm.kept import Kept, asked, of_group, one_of
 
 pytestmark = pytest.mark.vllm
 
@@ -49,27 +49,41 @@ def test_thirty_steps_at_staleness_0_train_what_was_sampled(
 
 
 @pytest.mark.timeout(900)
-def test_a_run_outlives_the_end_of_its_server(vllm_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+def test_a_run_outlives_the_ends_of_its_server(vllm_run: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder = vllm_run(
         tmp_path,
         asynchronous={"max_staleness": 2},
         engine={"outage_seconds": 400.0},
-        stop={"max_steps": 8, "stall_seconds": 400},
+        stop={"max_steps": 12, "stall_seconds": 400},
     )
     with Supervisor(folder.url, folder.local / "logs") as supervisor, Kept(folder, supervisor) as kept:
         run = Walk(folder).start(*STAGES)
-        until(lambda: run.stop.is_set() or len(dones(folder)) >= 2, START_SECONDS)
-        os.kill(one_of(kept.group, "EngineCore"), signal.SIGKILL)
-        until(lambda: run.stop.is_set() or len(dones(folder)) >= 5, START_SECONDS)
+        urls, groups = [_url_after(folder, run, 1)], [kept.group]
+        for step, name in ((5, "EngineCore"), (9, "api_server")):
+            os.kill(one_of(kept.group, name), signal.SIGKILL)
+            urls.append(_url_after(folder, run, step))
+            assert of_group(groups[-1]) == {}, "nothing of a server outlives it"
+            groups.append(kept.group)
         os.killpg(kept.group, signal.SIGSTOP)
         time.sleep(5)
         os.killpg(kept.group, signal.SIGCONT)
         run.join()
-    assert [kind for kind, _ in kept.told] == ["stage_started", "stage_restarted"]
+    assert [kind for kind, _ in kept.told] == ["stage_started", "stage_restarted", "stage_restarted"]
+    assert "EngineError: vLLM ended by itself, " in kept.told[1][1]["reason"]
+    assert "EngineError: vLLM ended by itself, killed by signal 9" in kept.told[2][1]["reason"]
+    assert len({*urls}) == 3, "each of them serves elsewhere"
+    until(lambda: of_group(groups[-1]) == {}, 5)
     history = balance(folder)
-    assert [plan.step for plan, _ in history] == list(range(1, 9))
+    assert [plan.step for plan, _ in history] == list(range(1, 13))
     failed = [event for stream in folder.event_streams() for event in events_of(folder, stream, "rollouts_failed")]
     assert failed == []
+
+
+def _url_after(folder: RunFolder, run: Walk, step: int) -> str:
+    """Of the server that is there when this step is trained. No more than two steps are trained without one."""
+    until(lambda: run.stop.is_set() or len(dones(folder)) >= step, START_SECONDS)
+    [url] = folder.server_urls()
+    return url
 
 
 def events_of(folder: RunFolder, stream: str, kind: str) -> list[object]:
@@ -99,4 +113,4 @@ def test_every_rollout_ends_under_the_adapter_it_began_with(vllm_run: Callable[.
     adapters = [name for name in names if "@" in name]
     assert 1 <= len(adapters) <= 6
     assert max(done.metrics[DIFFERENCE] for done in dones(folder)) < 0.5
-    assert [plan.step for plan, _ in balance(folder)] == list(range(1, 9))
+    assert [plan.step for plan, _ in balance(folder)] == list(range(1, 13))

@@ -1,10 +1,9 @@
-"""The stage `server` with a real vLLM: it comes up, is killed and comes back elsewhere, and a whole run trains through it."""
+"""The stage `server` with a real vLLM: it comes up as the run needs it, and a whole run trains through it."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,9 @@ from typing import Any
 import pytest
 
 from agrpo.queue.run_folder import RunFolder
-from agrpo.stages.process import Supervisor
 from tests.processes import until
-from tests.vllm.conftest import START_SECONDS, RealServer
-from tests.vllm.kept import Kept, asked, of_group, one_of
+from tests.vllm.conftest import RealServer
+from tests.vllm.kept import asked
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.vllm
@@ -38,28 +36,6 @@ def test_its_stage_speaks_while_nobody_asks_it_for_anything(vllm_server: RealSer
     until(lambda: vllm_server.folder.beats()[0]["at"] > first["at"], 10)
     assert first["stage"] == "server"
     assert "Application startup complete" in vllm_server.stage.log_path.read_text()
-
-
-@pytest.mark.timeout(600)
-def test_a_killed_server_comes_back_elsewhere_and_leaves_nothing(
-    vllm_run: Callable[..., RunFolder], tmp_path: Path
-) -> None:
-    folder = vllm_run(tmp_path)
-    with Supervisor(folder.url, folder.local / "logs") as supervisor, Kept(folder, supervisor) as kept:
-        until(folder.server_urls, START_SECONDS)
-        [url], first = folder.server_urls(), kept.group
-        os.kill(one_of(first, "api_server"), signal.SIGKILL)
-        until(lambda: folder.server_urls() not in ([], [url]), START_SECONDS)
-        second = kept.group
-        assert (len(kept.told), of_group(first)) == (2, {})
-        assert "EngineError: vLLM ended by itself, killed by signal 9" in kept.told[1][1]["reason"]
-        os.kill(one_of(second, "EngineCore"), signal.SIGKILL)
-        until(lambda: len(kept.told) == 3, 30)
-        third = kept.group
-        assert of_group(second) == {}
-        assert "EngineError: vLLM ended by itself, " in kept.told[2][1]["reason"]
-    assert [kind for kind, _ in kept.told] == ["stage_started", "stage_restarted", "stage_restarted"]
-    until(lambda: of_group(third) == {}, 5)
 
 
 @pytest.mark.timeout(600)
