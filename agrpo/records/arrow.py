@@ -22,7 +22,7 @@ from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
-from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
+from agrpo.records.score import Extra, Mark, Score, ScoredGroup, Scoring
 from agrpo.records.top_tokens import TopTokens
 
 MAJOR = 1
@@ -54,6 +54,9 @@ TOOL_CALL = pa.struct(
         ("reason", pa.string()),
     ]
 )
+
+EXTRA = pa.struct([("reward", pa.string()), ("name", pa.string()), ("value", pa.string()), ("number", pa.float64())])
+"""One entry of a column that a reward noted. `value` is JSON; `number` is there where it is a number or a boolean."""
 
 GROUP_SCHEMA = pa.schema(
     [
@@ -90,6 +93,7 @@ SCORED_SCHEMA = pa.schema(
         ("drift_tokens", _IDS),
         ("tool_calls", pa.list_(TOOL_CALL)),
         ("loop_exhausted", pa.bool_()),
+        ("extras", pa.list_(EXTRA)),
         (
             "scores",
             pa.list_(
@@ -173,7 +177,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
         "scored_at": scored.scored_at,
         "pace": scored.pace and asdict(scored.pace),
         "scoring": scored.scoring and asdict(scored.scoring),
-        "sources": [{"reward": score.reward, "weight": score.weight} for score in scored.scores],
+        "sources": [
+            {"reward": score.reward, "weight": score.weight, "metrics": score.metrics} for score in scored.scores
+        ],
     }
     rows = [
         {
@@ -191,6 +197,11 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "drift_tokens": scored.drift_tokens[index] if scored.drift_tokens else [],
             "tool_calls": [asdict(call) for call in scored.tool_calls[index]] if scored.tool_calls else [],
             "loop_exhausted": scored.loop_exhausted[index] if scored.loop_exhausted else False,
+            "extras": [
+                _extra_to_arrow(score.reward, name, values[index])
+                for score in scored.scores
+                for name, values in score.extras.items()
+            ],
             "scores": [
                 {
                     "reward": score.reward,
@@ -342,7 +353,26 @@ def _score_from_arrow(place: int, source: dict[str, Any], rows: list[dict[str, A
         values=[entry["value"] for entry in entries],
         errors=[entry["error"] for entry in entries],
         duration_seconds=entries[0]["duration_seconds"] if entries else 0.0,
+        extras=_extras_from_arrow(source["reward"], rows),
+        metrics=source.get("metrics", {}),
     )
+
+
+def _extra_to_arrow(reward: str, name: str, value: Extra) -> dict[str, Any]:
+    number = None if value is None or isinstance(value, str) else float(value)
+    text = None if value is None else json.dumps(value, ensure_ascii=False)
+    return {"reward": reward, "name": name, "value": text, "number": number}
+
+
+def _extras_from_arrow(reward: str, rows: list[dict[str, Any]]) -> dict[str, list[Extra]]:
+    """By column, each with an entry per row; nothing in a record that is older than they are."""
+    found: dict[str, list[Extra]] = {}
+    for row in rows:
+        for entry in row["extras"] or []:
+            if entry["reward"] == reward:
+                value = None if entry["value"] is None else json.loads(entry["value"])
+                found.setdefault(entry["name"], []).append(value)
+    return found
 
 
 def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict[str, Any]) -> pa.Buffer:
