@@ -28,6 +28,8 @@ from agrpo.stages.silence import Silence
 
 logger = logging.getLogger(__name__)
 
+SEES_GPUS = False
+"""Async rewards run in the stage's own process: a model for them is served elsewhere too (A-205)."""
 POLL_SECONDS = 0.01
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16

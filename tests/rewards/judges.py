@@ -190,6 +190,10 @@ def environment(completions, variable, **_):
     return [float(os.environ.get(variable[0], "1") == "") for _ in completions]
 
 
+async def async_environment(completions, variable, **_):
+    return environment(completions, variable)
+
+
 def sleeps(completions, **_):
     """Sleeps past the limit without using the processor."""
     time.sleep(0.8)
