@@ -18,11 +18,12 @@ import pyarrow as pa
 
 from agrpo.errors import RecordError, RecordTooNew
 from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arrow
+from agrpo.records.extras import EXTRA, extras_from_arrow, extras_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
-from agrpo.records.score import Extra, Mark, Score, ScoredGroup, Scoring
+from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 from agrpo.records.top_tokens import TopTokens
 
 MAJOR = 1
@@ -54,9 +55,6 @@ TOOL_CALL = pa.struct(
         ("reason", pa.string()),
     ]
 )
-
-EXTRA = pa.struct([("reward", pa.string()), ("name", pa.string()), ("value", pa.string()), ("number", pa.float64())])
-"""One entry of a column that a reward noted. `value` is JSON; `number` is there where it is a number or a boolean."""
 
 GROUP_SCHEMA = pa.schema(
     [
@@ -197,11 +195,7 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "drift_tokens": scored.drift_tokens[index] if scored.drift_tokens else [],
             "tool_calls": [asdict(call) for call in scored.tool_calls[index]] if scored.tool_calls else [],
             "loop_exhausted": scored.loop_exhausted[index] if scored.loop_exhausted else False,
-            "extras": [
-                _extra_to_arrow(score.reward, name, values[index])
-                for score in scored.scores
-                for name, values in score.extras.items()
-            ],
+            "extras": extras_to_arrow(scored.scores, index),
             "scores": [
                 {
                     "reward": score.reward,
@@ -353,26 +347,9 @@ def _score_from_arrow(place: int, source: dict[str, Any], rows: list[dict[str, A
         values=[entry["value"] for entry in entries],
         errors=[entry["error"] for entry in entries],
         duration_seconds=entries[0]["duration_seconds"] if entries else 0.0,
-        extras=_extras_from_arrow(source["reward"], rows),
+        extras=extras_from_arrow(source["reward"], rows),
         metrics=source.get("metrics", {}),
     )
-
-
-def _extra_to_arrow(reward: str, name: str, value: Extra) -> dict[str, Any]:
-    number = None if value is None or isinstance(value, str) else float(value)
-    text = None if value is None else json.dumps(value, ensure_ascii=False)
-    return {"reward": reward, "name": name, "value": text, "number": number}
-
-
-def _extras_from_arrow(reward: str, rows: list[dict[str, Any]]) -> dict[str, list[Extra]]:
-    """By column, each with an entry per row; nothing in a record that is older than they are."""
-    found: dict[str, list[Extra]] = {}
-    for row in rows:
-        for entry in row["extras"] or []:
-            if entry["reward"] == reward:
-                value = None if entry["value"] is None else json.loads(entry["value"])
-                found.setdefault(entry["name"], []).append(value)
-    return found
 
 
 def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict[str, Any]) -> pa.Buffer:
