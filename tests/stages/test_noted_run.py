@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from agrpo.audit.verifying import verify
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.queue.run_folder import RunFolder
@@ -38,6 +39,7 @@ def test_a_lockstep_run_notes_the_same_when_it_is_repeated(begin):
 def test_an_asynchronous_run_notes_the_step_of_the_weights_that_sampled(begin):
     folder = walked(begin(reward="tells", asynchronous={"max_staleness": 2}))
     assert_sql_says_what_was_logged(folder)
+    assert verify(folder, deep=True).findings == []
     sql = "SELECT DISTINCT model_step, number FROM groups JOIN reward_extras USING (ticket) WHERE name = 'step'"
     steps = [tuple(row.values()) for row in query(folder.database, sql).to_pylist()]
     assert steps and all(step == told for step, told in steps)

@@ -127,7 +127,7 @@ def _extra(column: str, place: int, entry: object) -> Extra:
         return _whole(value)
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, Integral) and abs(value) < LARGEST_INTEGER:
+    if isinstance(value, Integral) and abs(int(value)) < LARGEST_INTEGER:
         return int(value)
     if isinstance(value, Real) and not isinstance(value, Integral) and _is_finite(value):
         return float(value)
