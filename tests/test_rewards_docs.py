@@ -77,11 +77,11 @@ def test_the_function_shown_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ModuleType("shown_in_docs")
     exec(functions()[1], shown.__dict__)
     monkeypatch.setitem(sys.modules, "shown_in_docs", shown)
-    call = Call(2, TrainerState(global_step=5, max_steps=10))
+    call = Call(4, TrainerState(global_step=5, max_steps=10))
     reward = reward_function("shown_in_docs:lenient")
     assert isinstance(reward, FunctionReward)
-    assert reward.judge_and_note(group_of("it is 4", "no", solution="4"), call) == [1.0, 0.25]
-    assert call.notes == Notes(extras={"answer": ["4", "no"]}, metrics={"share_right": 0.5})
+    assert reward.judge_and_note(group_of("it is 4", "5", "no", "", solution="4"), call) == [1.0, 0.25, 0.0, 0.0]
+    assert call.notes == Notes(extras={"answer": ["4", "5", "no", ""]}, metrics={"share_right": 0.25})
 
 
 def test_the_cases_shown_are_cases() -> None:

@@ -30,7 +30,16 @@ def extras_from_arrow(reward: str, rows: Sequence[Mapping[str, Any]]) -> dict[st
     return found
 
 
+def text_of(value: Extra) -> str | None:
+    """A text as it is, another value as JSON."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def number_of(value: Extra) -> float | None:
+    """The value where it is a number; 1 for True, 0 for False."""
+    return None if value is None or isinstance(value, str) else float(value)
+
+
 def _entry(reward: str, name: str, value: Extra) -> dict[str, Any]:
-    number = None if value is None or isinstance(value, str) else float(value)
     text = None if value is None else json.dumps(value, ensure_ascii=False)
-    return {"reward": reward, "name": name, "value": text, "number": number}
+    return {"reward": reward, "name": name, "value": text, "number": number_of(value)}
