@@ -17,6 +17,7 @@
     |-- RolloutNotFound        no recorded rollout answers to what was asked for
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
+    |   `-- NoteRefused        a reward noted what cannot be recorded
     |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
@@ -111,6 +112,10 @@ class PromptError(AgrpoError, ValueError):
 
 class RewardError(AgrpoError, RuntimeError):
     """A reward cannot be loaded, or failed where it may not."""
+
+
+class NoteRefused(RewardError):
+    """A note of a reward cannot be recorded. The message is the reason, fit for the record."""
 
 
 class ToolError(AgrpoError, RuntimeError):

@@ -20,6 +20,7 @@ from agrpo.errors import StoreLostWrites
 from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.topic import Topic
 from agrpo.records.arrow import GROUP_SCHEMA, SCORED_SCHEMA, group_from_arrow, read_table, scored_from_arrow
+from agrpo.records.extras import number_of, text_of
 from agrpo.records.rollout import UNANSWERED
 from agrpo.records.score import Mark, ScoredGroup
 
@@ -58,6 +59,8 @@ class ScoreFacts:
     """Of the database."""
     reward_rows: list[Row]
     scores: list[Row]
+    extras: list[Row]
+    metrics: list[Row]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,6 +261,15 @@ def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:
             for index in range(len(rewards))
             for one in scored.scores
         ],
+        extras=[
+            (scored.ticket, index, one.reward, name, text_of(values[index]), number_of(values[index]))
+            for index in range(len(rewards))
+            for one in scored.scores
+            for name, values in one.extras.items()
+        ],
+        metrics=[
+            (scored.ticket, one.reward, name, value) for one in scored.scores for name, value in one.metrics.items()
+        ],
     )
 
 
@@ -290,5 +302,10 @@ def _expect(look: Look, facts: TicketFacts) -> None:
         )
     if scores is not None:
         look.expect(
-            Entry("scored", ticket), scored_groups=[scores.row], scores=scores.scores, rewards=scores.reward_rows
+            Entry("scored", ticket),
+            scored_groups=[scores.row],
+            scores=scores.scores,
+            rewards=scores.reward_rows,
+            reward_extras=scores.extras,
+            reward_metrics=scores.metrics,
         )

@@ -108,6 +108,14 @@ class RunConfig:
     def zero_variance(self) -> str:
         return self.step.zero_variance or ("keep" if self.lockstep else "refill")
 
+    def num_steps(self, prompts_per_epoch: int | None) -> int | None:
+        """Optimizer steps of the whole run; None where they cannot be counted."""
+        if self.stop.max_steps is not None or self.stop.epochs is None:
+            return self.stop.max_steps
+        if self.zero_variance == "refill" or prompts_per_epoch is None:
+            return None
+        return -(-self.stop.epochs * prompts_per_epoch // self.step.groups)
+
     @property
     def data_seed(self) -> int:
         return self.run.seed if self.run.data_seed is None else self.run.data_seed

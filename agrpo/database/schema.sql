@@ -253,6 +253,30 @@ COMMENT ON COLUMN rewards.value IS 'Before its weight; NULL where the reward has
 COMMENT ON COLUMN rewards.error IS 'Why the value is missing, where something failed.';
 COMMENT ON COLUMN rewards.duration_seconds IS 'Of the reward''s call for the whole group.';
 
+CREATE TABLE reward_extras (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    reward VARCHAR,
+    name VARCHAR,
+    value VARCHAR,
+    number DOUBLE
+);
+COMMENT ON TABLE reward_extras IS 'What a reward noted of one rollout with log_extra, beside its value.';
+COMMENT ON COLUMN reward_extras.reward IS 'Name of the reward.';
+COMMENT ON COLUMN reward_extras.name IS 'Column that log_extra was called with.';
+COMMENT ON COLUMN reward_extras.value IS 'A text as it is; a number, true or false as JSON; NULL: None, or the reward failed on this rollout.';
+COMMENT ON COLUMN reward_extras.number IS 'The value where it is a number; 1 for true, 0 for false.';
+
+CREATE TABLE reward_metrics (
+    ticket BIGINT NOT NULL,
+    reward VARCHAR,
+    name VARCHAR,
+    value DOUBLE
+);
+COMMENT ON TABLE reward_metrics IS 'What a reward noted of a group with log_metric. A step has it beside the measures of docs/metrics.md.';
+COMMENT ON COLUMN reward_metrics.reward IS 'Name of the reward.';
+COMMENT ON COLUMN reward_metrics.name IS 'That log_metric was called with.';
+
 CREATE TABLE plans (
     attempt INTEGER NOT NULL,
     step BIGINT NOT NULL,

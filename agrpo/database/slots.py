@@ -72,6 +72,14 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
             }
         ],
     )
+    batch.add_rows(
+        "reward_metrics",
+        [
+            {"ticket": facts["ticket"], "reward": source["reward"], "name": name, "value": value}
+            for source in facts["sources"]
+            for name, value in source.get("metrics", {}).items()
+        ],
+    )
     batch.add_slot(table, data.size, _scores)
 
 
@@ -92,7 +100,18 @@ def _groups_with_topk(slots: pa.Table) -> Mapping[str, pa.Table]:
 
 def _scores(slots: pa.Table) -> Mapping[str, pa.Table]:
     rewards = _exploded(slots, "scores", "place").drop_columns(["place"]).rename_columns({"reward": "name"})
-    return {"scores": slots.select(["ticket", "rollout_index", "reward", "duplicate"]), "rewards": rewards}
+    return {
+        "scores": slots.select(["ticket", "rollout_index", "reward", "duplicate"]),
+        "rewards": rewards,
+        "reward_extras": _extras(slots),
+    }
+
+
+def _extras(slots: pa.Table) -> pa.Table:
+    """Texts without the quotes that they have in JSON."""
+    rows = _exploded(slots, "extras", "place").drop_columns(["place"])
+    values = [json.loads(v) if v is not None and v[:1] == '"' else v for v in rows.column("value").to_pylist()]
+    return rows.set_column(rows.column_names.index("value"), "value", pa.array(values, pa.string()))
 
 
 def _exploded(slots: pa.Table, column: str, numbered: str) -> pa.Table:

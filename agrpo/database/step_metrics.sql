@@ -107,6 +107,24 @@ reward_measures AS (
     WHERE std IS NOT NULL
     GROUP BY step, name
 ),
+noted AS (
+    SELECT
+        step, name, sum(value) AS total, count(*) AS num_values, min(value) AS smallest, max(value) AS largest,
+        string_split(string_split(name, '/')[-1], '_') AS words
+    FROM reward_metrics JOIN consumed USING (ticket)
+    GROUP BY step, name
+),
+noted_measures AS (
+    SELECT
+        step, name,
+        CASE
+            WHEN list_contains(words, 'max') AND NOT list_contains(words, 'count') THEN largest
+            WHEN list_contains(words, 'min') AND NOT list_contains(words, 'count') THEN smallest
+            ELSE total
+        END AS total,
+        CASE WHEN list_has_any(words, ['count', 'max', 'min']) THEN 1 ELSE num_values END AS weight
+    FROM noted
+),
 calls_by_name AS (
     SELECT
         step, name, count(*) AS num_calls, count(failure) AS num_failed, sum(duration_seconds) FILTER (ran) AS seconds,
@@ -307,8 +325,10 @@ WHERE measured.weight > 0 OR name = 'tools/failure_frequency' -- 0 of 0 calls: N
 UNION ALL
 FROM reward_measures WHERE weight > 0
 UNION ALL
+FROM noted_measures
+UNION ALL
 FROM measures_by_tool WHERE weight > 0;
-COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, each as a total and what it is divided by, so that windows of steps add up exactly.';
+COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, and those that rewards noted, each as a total and what it is divided by, so that windows of steps add up exactly.';
 COMMENT ON COLUMN step_totals.name IS 'As docs/metrics.md has it.';
 COMMENT ON COLUMN step_totals.total IS 'Sum over the items of the measure: rollouts, tokens, groups, seconds.';
 COMMENT ON COLUMN step_totals.weight IS 'What the total is divided by; 1 for what a step has once.';
@@ -339,8 +359,8 @@ SELECT
     window_index, first_step, last_step, name,
     CASE
         WHEN list_contains(words, 'count') THEN total
-        WHEN list_contains(words, 'min') THEN smallest
         WHEN list_contains(words, 'max') OR name = 'num_tokens' THEN largest
+        WHEN list_contains(words, 'min') THEN smallest
         ELSE total / weight
     END AS value
 FROM totals

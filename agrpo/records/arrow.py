@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from agrpo.errors import RecordError, RecordTooNew
 from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arrow
+from agrpo.records.extras import EXTRA, extras_from_arrow, extras_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
@@ -90,6 +91,7 @@ SCORED_SCHEMA = pa.schema(
         ("drift_tokens", _IDS),
         ("tool_calls", pa.list_(TOOL_CALL)),
         ("loop_exhausted", pa.bool_()),
+        ("extras", pa.list_(EXTRA)),
         (
             "scores",
             pa.list_(
@@ -173,7 +175,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
         "scored_at": scored.scored_at,
         "pace": scored.pace and asdict(scored.pace),
         "scoring": scored.scoring and asdict(scored.scoring),
-        "sources": [{"reward": score.reward, "weight": score.weight} for score in scored.scores],
+        "sources": [
+            {"reward": score.reward, "weight": score.weight, "metrics": score.metrics} for score in scored.scores
+        ],
     }
     rows = [
         {
@@ -191,6 +195,7 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "drift_tokens": scored.drift_tokens[index] if scored.drift_tokens else [],
             "tool_calls": [asdict(call) for call in scored.tool_calls[index]] if scored.tool_calls else [],
             "loop_exhausted": scored.loop_exhausted[index] if scored.loop_exhausted else False,
+            "extras": extras_to_arrow(scored.scores, index),
             "scores": [
                 {
                     "reward": score.reward,
@@ -342,6 +347,8 @@ def _score_from_arrow(place: int, source: dict[str, Any], rows: list[dict[str, A
         values=[entry["value"] for entry in entries],
         errors=[entry["error"] for entry in entries],
         duration_seconds=entries[0]["duration_seconds"] if entries else 0.0,
+        extras=extras_from_arrow(source["reward"], rows),
+        metrics=source.get("metrics", {}),
     )
 
 

@@ -20,6 +20,7 @@ from agrpo.records.progress import Hint
 from agrpo.records.rollout import StopReason
 from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.rewards.calling import state_at_start
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
 from agrpo.stages.names import worker_name
@@ -27,6 +28,8 @@ from agrpo.stages.silence import Silence
 
 logger = logging.getLogger(__name__)
 
+SEES_GPUS = False
+"""Async rewards run in the stage's own process: a model for them is served elsewhere too (A-205)."""
 POLL_SECONDS = 0.01
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16
@@ -49,7 +52,10 @@ class _Scorer:
         self.context = context
         self.folder = folder
         self.config = config
-        self.runners = [RewardRunner(reward, reproducible=config.sampling.reproducible) for reward in config.rewards]
+        begun = state_at_start(config, folder.document().get("prompts_per_epoch"))
+        self.runners = [
+            RewardRunner(reward, reproducible=config.sampling.reproducible, begun=begun) for reward in config.rewards
+        ]
         self.running: dict[int, asyncio.Task[None]] = {}
         self.finished: set[int] = set()
         self.floor = 0
@@ -184,12 +190,8 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
 
 def _spread(score: Score, group: RolloutGroup) -> Score:
     """Scores of the answered rollouts as scores of all, with the failure as the reason of the others."""
-    values, errors = iter(score.values), iter(score.errors)
-    places = [(None, rollout.error) if rollout.failed else (next(values), next(errors)) for rollout in group.rollouts]
-    return Score(
-        reward=score.reward,
-        weight=score.weight,
-        values=[value for value, _ in places],
-        errors=[error for _, error in places],
-        duration_seconds=score.duration_seconds,
-    )
+    spread = score.spread([not rollout.failed for rollout in group.rollouts])
+    reasons = [
+        rollout.error if rollout.failed else error for rollout, error in zip(group.rollouts, spread.errors, strict=True)
+    ]
+    return replace(spread, errors=reasons)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -95,7 +96,18 @@ def test_scores_come_back_as_they_were():
         prompt_id="a",
         model_version=2,
         rewards=[1.5, math.nan],
-        scores=[Score(reward="r", weight=0.5, values=[3.0, None], errors=[None, "raised"], duration_seconds=0.25)],
+        scores=[
+            Score(
+                reward="r",
+                weight=0.5,
+                values=[3.0, None],
+                errors=[None, "raised"],
+                duration_seconds=0.25,
+                extras={"answer": ['"4"', None], "right": [True, False], "size": [2, 0.5]},
+                metrics={"longest_max": 3.0},
+            ),
+            Score(reward="s", weight=1.0, values=[None, None], errors=[None, None], extras={"answer": ["é", "5"]}),
+        ],
         marks=frozenset({Mark.TOO_FEW_SCORES}),
         num_prompt_tokens=[2, 2],
         num_completion_tokens=[2, 0],
@@ -125,6 +137,16 @@ def test_records_from_before_there_were_tools_have_no_calls():
     table = pa.ipc.open_file(scored_to_arrow(scored)).read_all()
     found = scored_from_arrow(written(table.drop_columns(["tool_calls", "drift_tokens", "loop_exhausted"])))
     assert (found.tool_calls, found.drift_tokens, found.loop_exhausted) == ([[]], [[]], [False])
+
+
+def test_scores_from_before_there_were_notes_have_none():
+    score = Score(reward="r", weight=1.0, values=[1.0], errors=[None], extras={"a": [1]}, metrics={"b": 2.0})
+    noted = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[score], **LENGTHS)
+    table = pa.ipc.open_file(scored_to_arrow(noted)).read_all().drop_columns(["extras"])
+    facts = json.loads(table.schema.metadata[b"agrpo.facts"])
+    facts["sources"] = [{"reward": "r", "weight": 1.0}]
+    older = table.replace_schema_metadata({**table.schema.metadata, b"agrpo.facts": json.dumps(facts)})
+    assert scored_from_arrow(written(older)).scores == [replace(score, extras={}, metrics={})]
 
 
 def vars_of(scored: ScoredGroup) -> dict[str, object]:

@@ -108,6 +108,16 @@ class RewardFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ExtraFacts:
+    """What a reward noted of one rollout beside its value."""
+
+    reward: str
+    name: str
+    value: str | None
+    """A text as it is, anything else as JSON."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SampleFacts:
     """What the learner saw of one training sequence in one step."""
 
@@ -205,6 +215,8 @@ class RolloutPage:
     rollouts: list[RolloutFacts]
     """All of the group, this one included."""
     rewards: list[RewardFacts]
+    extras: list[ExtraFacts]
+    """In the order of the rewards, and in that they were noted in."""
     samples: list[SampleFacts]
     turns: list[TurnFacts]
     calls: list[CallFacts]
