@@ -213,6 +213,8 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     }
     turns = tuple(_lengths(table, "turns"))
     columns |= {"own_reward": columns["reward"], "num_turns": turns}
+    stays = [stay or {} for stay in columns["stay"]]
+    columns |= {name: [stay.get(field) for stay in stays] for name, field in _OF_STAYS.items()}
     return GroupFacts(
         prompt_id=prompt["id"],
         sampler=_sampler(told),
@@ -236,8 +238,15 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     )
 
 
+_OF_STAYS = {
+    "environment_class": "environment",
+    "reset_seconds": "reset_seconds",
+    "get_reward_seconds": "reward_seconds",
+}
 _CALLS_OF = ("ticket", "rollout_index", "tool_calls")
-_ROLLOUT_COLUMNS = [name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns")]
+_ROLLOUT_COLUMNS = [
+    name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns", "prompt")
+]
 
 
 def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:

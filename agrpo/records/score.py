@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agrpo.records.pace import Pace
-from agrpo.records.rollout import ToolCall
+from agrpo.records.rollout import Stay, ToolCall
 
 
 class Mark(StrEnum):
@@ -91,6 +91,8 @@ class ScoredGroup:
     tool_calls: list[list[ToolCall]] = field(default_factory=list[list[ToolCall]])
     loop_exhausted: list[bool] = field(default_factory=list[bool])
     """Whether the rollout was cut while it still called tools."""
+    stays: list[Stay | None] = field(default_factory=list["Stay | None"])
+    """In environments."""
     generated_at: float = 0.0
     """Unix seconds."""
     scored_at: float = 0.0
