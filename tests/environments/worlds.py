@@ -211,3 +211,12 @@ def quiet_or_game() -> Any:
 
 a_lambda: Callable[[], Game] = lambda: Game()  # noqa: E731, PLW0108
 a_number = 7
+
+
+def guess(value: int) -> str:
+    """Guess outside of any game.
+
+    Args:
+        value: The guess.
+    """
+    return str(value)
