@@ -216,6 +216,8 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     }
     turns = tuple(_lengths(table, "turns"))
     columns |= {"own_reward": columns["reward"], "num_turns": turns}
+    stays = [stay or {} for stay in columns["stay"]]
+    columns |= {name: [stay.get(field) for stay in stays] for name, field in _OF_STAYS.items()}
     return GroupFacts(
         prompt_id=prompt["id"],
         sampler=_sampler(told),
@@ -224,6 +226,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         completions=completions,
         turns=turns,
         own_rewards=tuple(columns["reward"]),
+        paid=_paid(columns["stay"], columns["stop_reason"]),
         failed=tuple(reason in UNANSWERED for reason in columns["stop_reason"]),
         claim_try=told["claim_try"],
         epoch=prompt["epoch"],
@@ -239,8 +242,25 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     )
 
 
+_OF_STAYS = {
+    "environment_class": "environment",
+    "reset_seconds": "reset_seconds",
+    "get_reward_seconds": "reward_seconds",
+}
 _CALLS_OF = ("ticket", "rollout_index", "tool_calls")
-_ROLLOUT_COLUMNS = [name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns")]
+_ROLLOUT_COLUMNS = [
+    name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns", "prompt")
+]
+
+
+def _paid(stays: list[dict[str, Any] | None], reasons: list[str]) -> dict[str, tuple[float | None, ...]]:
+    """What environments gave the rollouts of a group, where they were asked; those that failed were not."""
+    asked = {stay["environment"] for stay in stays if stay and stay["reward_seconds"] is not None}
+    given = tuple(
+        None if stay is None or reason in UNANSWERED else stay["reward"]
+        for stay, reason in zip(stays, reasons, strict=True)
+    )
+    return dict.fromkeys(asked, given)
 
 
 def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:

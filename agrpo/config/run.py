@@ -17,6 +17,7 @@ from agrpo.config.sections import (
     AdapterSection,
     AsyncSection,
     CheckpointSection,
+    EnvironmentsSection,
     ModelSection,
     OptimizerSection,
     RecorderSection,
@@ -73,6 +74,7 @@ class RunConfig:
     engine: EnginePart
     prompts: PromptsSection
     tools: ToolsSection
+    environments: EnvironmentsSection
     rewards: tuple[RewardSection, ...]
     advantage: Advantage
     loss: Loss
@@ -154,6 +156,7 @@ class _Builder:
             sampling=sampling,
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
             tools=sections["tools"],
+            environments=sections["environments"],
             rewards=tuple(rewards),
             step=sections["step"],
             asynchronous=sections["async"],
@@ -244,7 +247,8 @@ class _Builder:
 
     def _rewards(self) -> list[RewardSection]:
         entries = self.tree.get("rewards", [])
-        if not isinstance(entries, list) or not entries:
+        acts = bool(self._table("environments"))  # an environment may bring the reward
+        if not isinstance(entries, list) or not (entries or acts):
             self.problems.append("rewards: missing; a run needs at least one [[rewards]] table")
             return []
         built = [self._reward(f"rewards.{index}", entry) for index, entry in enumerate(entries)]

@@ -143,11 +143,15 @@ CREATE TABLE rollouts (
     own_reward DOUBLE,
     model_version BIGINT,
     duration_seconds DOUBLE,
+    own_prompt JSON,
+    environment_class VARCHAR,
+    reset_seconds DOUBLE,
+    get_reward_seconds DOUBLE,
     completion_ids INTEGER[]
 );
 COMMENT ON TABLE rollouts IS 'One whole conversation for a prompt. Its reward: rollouts_with_rewards.';
 COMMENT ON COLUMN rollouts.rollout_index IS 'Place in the group, from 0.';
-COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout, engine_error or stale_in_flight.';
+COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout, engine_error, environment_error or stale_in_flight.';
 COMMENT ON COLUMN rollouts.terminated IS 'Whether the model ended its last turn itself.';
 COMMENT ON COLUMN rollouts.error IS 'What failed, where stop_reason says that something did.';
 COMMENT ON COLUMN rollouts.completion IS 'Messages after the prompt.';
@@ -157,6 +161,10 @@ COMMENT ON COLUMN rollouts.num_completion_tokens IS 'Generated tokens of all tur
 COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training sequences of the rollout.';
 COMMENT ON COLUMN rollouts.num_sequences IS 'Training sequences that have a trained token; above 1: turns did not continue one another.';
 COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
+COMMENT ON COLUMN rollouts.own_prompt IS 'The messages that it was asked, where its environment had a say in them; NULL: those of its group.';
+COMMENT ON COLUMN rollouts.environment_class IS 'The environment it acted in, which is also the name of the reward that it paid; NULL: none.';
+COMMENT ON COLUMN rollouts.reset_seconds IS 'Of its environment''s reset, and of making an instance where none was free.';
+COMMENT ON COLUMN rollouts.get_reward_seconds IS 'Of its environment''s get_reward; NULL: it was not asked.';
 COMMENT ON COLUMN rollouts.model_version IS 'Policy version of the first sampled token; NULL where none was sampled.';
 
 CREATE TABLE turns (

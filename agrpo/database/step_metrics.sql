@@ -33,7 +33,13 @@ WITH finished AS (
         (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens,
         step_seconds * coalesce((SELECT any_value(settings->>'$.workers.generators')::DOUBLE FROM runs), 1)
             AS generators_seconds,
-        (SELECT coalesce(any_value(json_array_length(settings, '$.tools.functions')), 0) > 0 FROM runs) AS has_tools
+        (
+            SELECT
+                coalesce(any_value(json_array_length(settings, '$.tools.functions')), 0) > 0
+                OR any_value(settings->>'$.environments.factory') IS NOT NULL
+                OR coalesce(any_value(len(json_keys(settings, '$.environments.factories'))), 0) > 0
+            FROM runs
+        ) AS has_tools
     FROM live_steps
 ),
 consumed AS (
@@ -54,7 +60,8 @@ consumed AS (
 consumed_rollouts AS (
     SELECT
         step, ticket, rollout_index, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
-        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize, stop_reason = 'max_turns' AS exhausted
+        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize, stop_reason = 'max_turns' AS exhausted,
+        reset_seconds, get_reward_seconds
     FROM rollouts
     JOIN scores USING (ticket, rollout_index)
     JOIN consumed USING (ticket)
@@ -164,6 +171,11 @@ tool_measures AS (
     LEFT JOIN rollouts_of_steps USING (step)
     LEFT JOIN calls_of_steps USING (step)
     WHERE has_tools
+),
+environment_measures AS (
+    SELECT step, mean_over(reset_seconds) AS "env/reset_s", mean_over(get_reward_seconds) AS "env/reward_s"
+    FROM consumed_rollouts
+    GROUP BY step
 ),
 transition_measures AS (
     SELECT
@@ -317,6 +329,7 @@ wide AS (
     JOIN sample_measures USING (step)
     JOIN packing USING (step)
     LEFT JOIN tool_measures USING (step)
+    LEFT JOIN environment_measures USING (step)
     LEFT JOIN transition_measures USING (step)
 )
 SELECT step, name, measured.total AS total, measured.weight AS weight

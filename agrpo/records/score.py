@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from agrpo.records.pace import Pace
-from agrpo.records.rollout import ToolCall
+from agrpo.records.rollout import Stay, ToolCall
 
 Extra = str | float | int | bool | None
 """What a reward may note of a rollout."""
@@ -111,6 +111,8 @@ class ScoredGroup:
     tool_calls: list[list[ToolCall]] = field(default_factory=list[list[ToolCall]])
     loop_exhausted: list[bool] = field(default_factory=list[bool])
     """Whether the rollout was cut while it still called tools."""
+    stays: list[Stay | None] = field(default_factory=list["Stay | None"])
+    """In environments."""
     generated_at: float = 0.0
     """Unix seconds."""
     scored_at: float = 0.0

@@ -132,13 +132,29 @@ class _Scorer:
         self.finished.add(ticket)
 
     async def _judge(self, group: RolloutGroup) -> list[Score]:
-        """Every reward side by side, over the rollouts that have an answer."""
+        """Every reward side by side, and what environments paid, over the rollouts that have an answer."""
         answered = [rollout for rollout in group.rollouts if not rollout.failed]
         if not answered:
             return []
         judged = replace(group, rollouts=answered)
         scores = await asyncio.gather(*(runner.score(judged) for runner in self.runners))
-        return [_spread(score, group) for score in scores]
+        brought = environment_score(judged)
+        return [_spread(score, group) for score in ([*scores, brought] if brought else scores)]
+
+
+def environment_score(group: RolloutGroup) -> Score | None:
+    """What the rollouts' environment paid, as one more reward of weight 1; None: it pays nothing (A-255, A-256)."""
+    stays = [rollout.stay for rollout in group.rollouts]
+    asked = [stay for stay in stays if stay is not None and stay.reward_seconds is not None]
+    if not asked:
+        return None
+    return Score(
+        reward=asked[0].environment,
+        weight=1.0,
+        values=[None if stay is None else stay.reward for stay in stays],
+        errors=[None if stay is None else stay.reward_error for stay in stays],
+        duration_seconds=sum(stay.reward_seconds or 0.0 for stay in asked),
+    )
 
 
 def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) -> ScoredGroup:
@@ -182,6 +198,7 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         drift_tokens=[drift_of(rollout) for rollout in group.rollouts],
         tool_calls=[rollout.tool_calls for rollout in group.rollouts],
         loop_exhausted=[rollout.stop_reason is StopReason.MAX_TURNS for rollout in group.rollouts],
+        stays=[rollout.stay for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=time.time(),
         pace=group.pace,

@@ -16,7 +16,7 @@ from agrpo.records.checksum import ARROW_KEY, UNSEALED, sealed_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
+from agrpo.records.rollout import CallFailure, Rollout, Stay, StopReason, ToolCall, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 
 TURN = TurnRecord(
@@ -44,7 +44,16 @@ GROUP = RolloutGroup(
                 ToolCall(turn_index=0, name="", failure=CallFailure.MALFORMED, reason="no such tool"),
             ],
         ),
-        Rollout(completion=[], completion_ids=[], turns=[], index=1, stop_reason=StopReason.TIMEOUT, error="no answer"),
+        Rollout(
+            completion=[],
+            completion_ids=[],
+            turns=[],
+            index=1,
+            stop_reason=StopReason.TIMEOUT,
+            error="no answer",
+            prompt=[{"role": "user", "content": "Guess."}],
+            stay=Stay(environment="Maze", reset_seconds=0.5, reward_seconds=0.25, reward=2.0),
+        ),
     ],
     model_version=2,
     generator="generator-x",
@@ -120,6 +129,7 @@ def test_scores_come_back_as_they_were():
         drift_tokens=[[], [3]],
         tool_calls=[[], [ToolCall(turn_index=0, name="add", duration_seconds=0.5)]],
         loop_exhausted=[False, True],
+        stays=[None, Stay(environment="Maze", reset_seconds=0.5, reward_seconds=0.25, reward_error="lost")],
         pace=Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5, interval_seconds=2.0),
         scoring=Scoring(seconds=0.25, wait_seconds=0.0, queue_size=3),
         scored_at=2.5,
@@ -131,8 +141,9 @@ def test_scores_come_back_as_they_were():
 
 
 def test_records_from_before_there_were_tools_have_no_calls():
-    group = pa.ipc.open_file(group_to_arrow(GROUP)).read_all().drop_columns(["tool_calls"])
-    assert [rollout.tool_calls for rollout in group_from_arrow(written(group)).rollouts] == [[], []]
+    group = pa.ipc.open_file(group_to_arrow(GROUP)).read_all().drop_columns(["tool_calls", "stay"])
+    found = group_from_arrow(written(group)).rollouts
+    assert [(rollout.tool_calls, rollout.stay) for rollout in found] == [([], None)] * 2
     scored = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[], **LENGTHS)
     table = pa.ipc.open_file(scored_to_arrow(scored)).read_all()
     found = scored_from_arrow(written(table.drop_columns(["tool_calls", "drift_tokens", "loop_exhausted"])))

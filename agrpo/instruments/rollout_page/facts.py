@@ -88,6 +88,11 @@ class RolloutFacts:
     reward: float | None
     """Weighted sum of its rewards."""
     duplicate: bool | None
+    own_prompt: list[Message] | None
+    """What it was asked; None: what its group was."""
+    environment_class: str | None
+    reset_seconds: float | None
+    get_reward_seconds: float | None
     group_reward_mean: float | None
     group_reward_std: float | None
     """Sample standard deviation."""

@@ -34,8 +34,9 @@ def rollout_page(
     if group_first:
         yield from _group_head(page)
     yield from header(page)
-    yield _section("prompt")
-    yield from messages(page.group.prompt)
+    own = page.rollout.own_prompt if page.rollout else None
+    yield _section("prompt" if own is None else "prompt, as this rollout's environment asked it")
+    yield from messages(page.group.prompt if own is None else own)
     yield from facts(page.group)
     if page.rollout is None:
         return

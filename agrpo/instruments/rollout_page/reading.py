@@ -122,4 +122,6 @@ def _group(row: Row) -> GroupFacts:
 
 
 def _rollout(row: Row) -> RolloutFacts:
-    return filled(RolloutFacts, {**row, "completion": json.loads(row["completion"])})
+    own = row.get("own_prompt")
+    parsed = {"completion": json.loads(row["completion"]), "own_prompt": None if own is None else json.loads(own)}
+    return filled(RolloutFacts, {**row, **parsed})
