@@ -18,6 +18,7 @@
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
     |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
+    |-- HookError              the run's rollout loop cannot be loaded, or one of its hooks fails
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
     |   |-- StaleInFlight      a request's version has become too old to be trained
@@ -115,6 +116,10 @@ class RewardError(AgrpoError, RuntimeError):
 
 class ToolError(AgrpoError, RuntimeError):
     """A tool cannot be loaded, the model's calls cannot be read, or a call failed where it may not."""
+
+
+class HookError(AgrpoError, RuntimeError):
+    """The run's rollout loop cannot be loaded, or one of its hooks failed or gave what it may not."""
 
 
 class EngineError(AgrpoError, RuntimeError):

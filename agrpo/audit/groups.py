@@ -218,6 +218,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         sampler=_sampler(told),
         base=told["base"],
         refusal=told["refusal"],
+        filtered=told.get("filtered", False),
         completions=completions,
         turns=turns,
         own_rewards=tuple(columns["reward"]),

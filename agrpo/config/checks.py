@@ -54,6 +54,11 @@ def cross_checks(
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
     problems += _tool_problems(sections["tools"], stop.stall_seconds)
+    loop = sections["rollout_loop"]
+    if loop.settings and loop.path is None:
+        problems.append(
+            "rollout_loop.settings: values for a class of yours, and none is named; set rollout_loop.path, or leave them out"
+        )
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(

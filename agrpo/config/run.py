@@ -22,6 +22,7 @@ from agrpo.config.sections import (
     RecorderSection,
     ResumeSection,
     RewardSection,
+    RolloutLoopSection,
     RunSection,
     SamplingSection,
     StepSection,
@@ -73,6 +74,7 @@ class RunConfig:
     engine: EnginePart
     prompts: PromptsSection
     tools: ToolsSection
+    rollout_loop: RolloutLoopSection
     rewards: tuple[RewardSection, ...]
     advantage: Advantage
     loss: Loss
@@ -146,6 +148,7 @@ class _Builder:
             sampling=sampling,
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
             tools=sections["tools"],
+            rollout_loop=sections["rollout_loop"],
             rewards=tuple(rewards),
             step=sections["step"],
             asynchronous=sections["async"],

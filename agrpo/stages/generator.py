@@ -25,6 +25,7 @@ from agrpo.stages.context import StageContext
 from agrpo.stages.group_making import Claimed, GroupMaker
 from agrpo.stages.load_watch import LoadWatch
 from agrpo.stages.rendering import Renderer
+from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.same_machine import check_machine
 from agrpo.stages.scoring_queue import ScoringQueue
 from agrpo.stages.serving import Serving
@@ -77,6 +78,7 @@ class _Generator:
         self.config = config
         self.order = order
         self.engine = engine
+        self.hooks = RolloutHooks(config, renderer, engine)
         self.events = EventStream(folder, context.incarnation)
         self.room = Room(folder, max_bytes=config.store.max_bytes, min_free_bytes=config.store.min_free_bytes)
         self.tickets = Tickets(folder, config, context.stage)
@@ -87,11 +89,9 @@ class _Generator:
         self.loader = Serving(folder, engine, context.incarnation, config.model.served_dtype)
         self.maker = GroupMaker(
             folder,
-            config,
             context.incarnation,
             order=order,
-            renderer=renderer,
-            engine=engine,
+            hooks=self.hooks,
             load=self.load,
             events=self.events,
         )
@@ -110,7 +110,15 @@ class _Generator:
         self.moved_at = time.monotonic()
 
     async def generate(self) -> None:
+        try:
+            async with self.hooks.in_use(self.context.stop, partial(self.folder.beat, self.context.stage)):
+                await self._generate()
+        finally:
+            await self.engine.close()
+
+    async def _generate(self) -> None:
         watching = asyncio.create_task(self.load.watch())
+        self.moved_at = time.monotonic()
         try:
             self.tickets.take_over(self.folder.hint())
             while not self.context.stop.is_set() and not self.folder.has_finished(self.hint):
@@ -122,7 +130,6 @@ class _Generator:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self.engine.close()
 
     async def _turn(self) -> None:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
@@ -170,7 +177,7 @@ class _Generator:
         if self.serving is None:
             return "the first version of the weights"
         if self.running:
-            return f"the engine to complete ticket {min(self.running)}"
+            return f"{self.hooks.who_answers} to complete ticket {min(self.running)}"
         if self.waits.held_by is Limit.SCORING:
             return f"scores of {len(self.unscored)} groups (async.scoring_queue = {self.unscored.size})"
         return f"leave to start ticket {self.tickets.next} (serving version {self.serving.version})"

@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from agrpo.config import RunConfig
-from agrpo.engines import Engine
 from agrpo.errors import EngineError, PromptError, PromptRefused
 from agrpo.prompts import PromptOrder
 from agrpo.queue.run_folder import EventStream, RunFolder
@@ -19,10 +17,8 @@ from agrpo.records.pace import Pace
 from agrpo.records.progress import WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout
-from agrpo.stages.conversation import calling_of, opening_of
 from agrpo.stages.load_watch import LoadWatch
-from agrpo.stages.rendering import Renderer
-from agrpo.stages.sampling import sample_group
+from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.slots import Slot
 
 logger = logging.getLogger(__name__)
@@ -52,12 +48,10 @@ class GroupMaker:
     def __init__(
         self,
         folder: RunFolder,
-        config: RunConfig,
         incarnation: str,
         *,
         order: PromptOrder,
-        renderer: Renderer,
-        engine: Engine,
+        hooks: RolloutHooks,
         load: LoadWatch,
         events: EventStream,
     ) -> None:
@@ -66,12 +60,9 @@ class GroupMaker:
         self.proved: set[int] = set()
         """Versions whose probe agreed: only what they sampled is published."""
         self._folder = folder
-        self._config = config
         self._incarnation = incarnation
         self._order = order
-        self._renderer = renderer
-        self._calling = calling_of(config, renderer)
-        self._engine = engine
+        self._hooks = hooks
         self._load = load
         self._events = events
         self._failed_in_a_row = 0
@@ -88,10 +79,13 @@ class GroupMaker:
         Raises `EngineError` where nothing comes back any more, and what sampling raises.
         """
         claimed_at = time.time()
-        prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
+        prompt, rollouts = Prompt(id="", messages=[]), list[Rollout]()
+        refusal = left_out = None
         try:
             prompt = self._order.prompt(claimed.prompt_number)
-            rollouts = await self._sample(prompt, claimed.ticket, slots)
+            left_out = self._hooks.leaves_out(self._order, claimed.prompt_number, prompt)
+            if left_out is None:
+                rollouts = await self._hooks.sample(prompt, claimed.ticket, claimed.version, slots)
         except (PromptError, PromptRefused) as error:
             logger.warning("ticket %d: prompt refused: %s", claimed.ticket, error)
             refusal = str(error)
@@ -114,18 +108,16 @@ class GroupMaker:
             base=claimed.base,
             claim_try=claimed.number_try,
             generator=self._incarnation,
-            refusal=refusal,
+            refusal=refusal or left_out,
+            filtered=left_out is not None,
             claimed_at=claimed_at,
             finished_at=time.time(),
+            queued_at=time.monotonic(),
             pace=self._load.told(replace(claimed.pace, interval_seconds=self._interval())),
         )
         if not self._folder.groups.publish(group.ticket, group_to_arrow(group)):
             logger.info("ticket %d was published by another worker first", group.ticket)
         self._tell_failures(group)
-
-    async def _sample(self, prompt: Prompt, ticket: int, slots: list[Slot]) -> list[Rollout]:
-        opening = opening_of(self._config, self._renderer, self._calling, prompt.messages, ticket)
-        return await sample_group(self._engine, self._renderer, opening, slots=slots, calling=self._calling)
 
     async def _prove(self, versions: set[int]) -> None:
         """Wait until the probes of these versions have agreed; where one does not, this generator ends."""
@@ -140,6 +132,8 @@ class GroupMaker:
 
     def _tell_failures(self, group: RolloutGroup) -> None:
         """Say which rollouts failed. Raises `EngineError` where nothing comes back any more."""
+        if group.filtered:
+            return
         failed = [rollout for rollout in group.rollouts if rollout.failed and not rollout.broken_off]
         self._failed_in_a_row = self._failed_in_a_row + 1 if failed and len(failed) == len(group.rollouts) else 0
         if failed:
