@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from agrpo.config import RunConfig, resolve
+from agrpo.database.queries import query
+from agrpo.rollout_loop.finding import loop_class
+from examples.curriculum.curriculum import right_sum
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
 
 ROOT = Path(__file__).parents[1]
 SMOLLM2 = ROOT / "examples" / "smollm2"
-RUN_FILES = sorted(SMOLLM2.glob("*.toml"))
+RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
+
+
+CURRICULUM = ROOT / "examples" / "curriculum"
 
 
 def judged(answers: list[str], right: str) -> list[float]:
@@ -52,6 +60,36 @@ def test_a_model_that_is_whole_is_left_alone(tmp_path, capsys):
     assert prepare(tmp_path) == tmp_path
     assert {file.read_text() for file in tmp_path.iterdir()} == {"made before"}
     assert capsys.readouterr().out == f"{tmp_path}: there already\n"
+
+
+def test_a_curriculum_begins_with_easy_rows_and_ends_with_all(tiny_model):
+    values = tomllib.loads((CURRICULUM / "run.toml").read_text())
+    config = RunConfig.build(resolve(values={**values, "model": {"path": str(tiny_model)}}))
+    loop = loop_class(config.rollout_loop)(config=config, model_name="m", processing_class=None)
+    rows = [json.loads(line) for line in (CURRICULUM / "sums.jsonl").read_text().splitlines()]
+    asked = [
+        {row["level"] for index, row in enumerate(rows) if loop.filter_prompt(index, row, epoch)} for epoch in range(6)
+    ]
+    assert asked == [{1}, {1}, {1, 2}, {1, 2}, {1, 2, 3}, {1, 2, 3}]
+
+
+def test_every_sum_of_the_curriculum_is_right():
+    rows = [json.loads(line) for line in (CURRICULUM / "sums.jsonl").read_text().splitlines()]
+    sums = [row["prompt"][0]["content"].removesuffix(" =").split(" + ") for row in rows]
+    said = [[{"role": "assistant", "content": f"It is {int(first) + int(second)}."}] for first, second in sums]
+    assert right_sum(said, [row["answer"] for row in rows]) == [1.0] * len(rows)
+    assert right_sum([[{"role": "assistant", "content": "no idea"}]], ["3"]) == [0.0]
+
+
+@pytest.mark.slow
+def test_a_curriculum_trains_and_says_what_it_left_out(tiny_model, tmp_path):
+    changes = [f"--set=model.path={tiny_model}", f"--set=run.dir={tmp_path}", "--set=stop.epochs=2", "--plain"]
+    keep = "--set=step.zero_variance=keep"
+    command = [sys.executable, "-m", "agrpo", "train", str(CURRICULUM / "run.toml"), keep, *changes]
+    subprocess.run(command, cwd=ROOT, timeout=280, check=True)
+    (folder,) = tmp_path.iterdir()
+    dropped = query(folder / "run.duckdb", "SELECT drop_reason, count(*) AS num FROM step_groups GROUP BY ALL")
+    assert dict(zip(*dropped.to_pydict().values(), strict=True)) == {None: 16, "filtered": 32}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from agrpo.config import RunConfig
 from agrpo.engines import Engine
@@ -59,7 +60,7 @@ class OwnRollout:
 
     async def ask(self, prompt_ids: list[int]) -> TurnRecord:
         """The next turn. Raises `PromptRefused` where nothing more could be trained, else as `sampling.ask`."""
-        request = self._request(prompt_ids)
+        request = self._request(self._token_ids(prompt_ids))
         if request.sampling.reproducible:  # then no clock decides
             (turn,) = await self._engine.complete([request])
         else:
@@ -70,12 +71,15 @@ class OwnRollout:
     async def converse(self, ask_turn: AskTurn) -> Rollout:
         return await converse(self._begin(), lambda request: ask_turn(request.prompt_ids))
 
-    def _request(self, prompt_ids: list[int]) -> CompletionRequest:
-        if not isinstance(prompt_ids, list) or not all(type(token) is int for token in prompt_ids):
+    def _token_ids(self, given: Any) -> list[int]:
+        if not isinstance(given, list) or not all(type(token) is int for token in cast("list[Any]", given)):
             raise HookError(
-                f"{self._place}: generate_one_turn was given {type(prompt_ids).__name__} {str(prompt_ids)[:60]}; expected a "
-                "list of token ids, as tokenizer.apply_chat_template(…, add_generation_prompt=True, return_dict=False) gives"
+                f"{self._place}: generate_one_turn was given {type(given).__name__} {str(given)[:60]}; expected a list of token "
+                "ids, as tokenizer.apply_chat_template(…, add_generation_prompt=True, return_dict=False) gives"
             )
+        return cast("list[int]", given)
+
+    def _request(self, prompt_ids: list[int]) -> CompletionRequest:
         number, self.num_turns = self.num_turns, self.num_turns + 1
         sampling, most = self._config.sampling, self._config.step.micro_tokens
         room = most - len(prompt_ids)
@@ -96,7 +100,7 @@ class OwnRollout:
         """It came to nothing that can be judged."""
         return self._told(Rollout(completion=[], completion_ids=[], turns=[], stop_reason=why, error=error))
 
-    def checked(self, rollout: Rollout) -> Rollout:
+    def checked(self, rollout: Any) -> Rollout:
         """What `generate_one` gave, with its place in the group. Raises `HookError` for what cannot be trained."""
         if not isinstance(rollout, Rollout):
             raise self._wrong(f"gave {type(rollout).__name__}; expected agrpo.Rollout")
@@ -115,7 +119,8 @@ class OwnRollout:
         return self._told(replace(rollout, turns=turns, stop_reason=ended))
 
     def _check_turns(self, rollout: Rollout) -> None:
-        if not rollout.turns or not all(isinstance(turn, TurnRecord) for turn in rollout.turns):
+        turns: list[Any] = rollout.turns
+        if not turns or not all(isinstance(turn, TurnRecord) for turn in turns):
             raise self._wrong("gave no turns; list every TurnRecord that generate_one_turn gave in Rollout.turns")
         missing = Counter(map(_tokens, self._asked)) - Counter(map(_tokens, rollout.turns))
         if missing:

@@ -10,7 +10,7 @@ import copy
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any
@@ -62,7 +62,7 @@ class RolloutHooks:
         return self._has("generate_one") or self._has("generate_one_turn")
 
     @asynccontextmanager
-    async def in_use(self, stop: threading.Event, beat: Beat) -> AsyncIterator[None]:
+    async def in_use(self, stop: threading.Event, beat: Beat) -> AsyncGenerator[None]:
         """Between the loop's `setup` and its `close`. Where the run fails, what `close` raises is only logged."""
         try:
             if self._has("setup"):
@@ -81,7 +81,7 @@ class RolloutHooks:
         if not self._has("filter_prompt"):
             return None
         try:
-            kept = self._loop.filter_prompt(prompt.row_index, dict(order.row(number)), prompt.epoch)
+            kept: Any = self._loop.filter_prompt(prompt.row_index, dict(order.row(number)), prompt.epoch)
         except Exception as error:
             raise self._failed("filter_prompt", f"row {prompt.row_index} in epoch {prompt.epoch}", error) from error
         if not isinstance(kept, bool | np.bool_):

@@ -52,6 +52,17 @@ class Twice(AsyncRolloutLoop):
         )
 
 
+class AtOnce(AsyncRolloutLoop):
+    """Asks three turns side by side."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        turns = await asyncio.gather(*(self.generate_one_turn([5, 6, number]) for number in range(3)))
+        ids = [token for turn in turns for token in turn.output_ids]
+        return Rollout(completion=[], completion_ids=ids, turns=list(turns))
+
+
 class Careless(AsyncRolloutLoop):
     """Does in rollout 0 what `settings.slip` says."""
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agrpo.audit.replaying import replay
 from agrpo.audit.verifying import verify
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
-from agrpo.errors import DeadlineExceeded, HookError
+from agrpo.errors import ConfigError, DeadlineExceeded, HookError
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import DropReason, Plan
 from agrpo.stages.recorder import record_once
+from agrpo.whatif.question import ask_advantage
 from tests.stages import loops
 from tests.stages.test_recorded_metrics import assert_sql_says_what_was_logged
 from tests.stages.walk import LOCKSTEP, Walk, dones, walk
 
+DOCS = Path(__file__).parents[2] / "docs"
 CLIP = {"loss": {"name": "clip"}}
 
 
@@ -116,6 +122,8 @@ def test_a_row_that_the_filter_refuses_is_consumed_and_comes_again(begin):
     assert_books_balance(folder)
     filtered = query(folder.database, "SELECT ticket FROM step_groups WHERE drop_reason = 'filtered'")
     assert {*filtered.to_pydict()["ticket"]} == left_out
+    (of_the_docs,) = re.findall(r"```sql\n(.*?)```", (DOCS / "hooks.md").read_text("utf-8"), re.DOTALL)
+    assert query(folder.database, of_the_docs).to_pylist() == [{"epoch": 0, "num_groups": 6}]
 
 
 @pytest.mark.spec("A-214")
@@ -141,11 +149,15 @@ def test_advantages_of_the_hook_are_trained_and_dropped_groups_are_computed_too(
             expected = (rewards[sample.rollout_index] - sum(rewards) / len(rewards)) / 2
             assert sample.advantage == pytest.approx(expected, rel=1e-6)
     assert verify(folder, deep=True).findings == []
+    assert replay(folder, from_start=True).identical
+    with pytest.raises(ConfigError, match="whose compute_advantages a what-if does not ask"):
+        ask_advantage(folder, "grpo", [])
 
 
-@pytest.mark.spec("A-210", "A-215", "A-220", "A-221")
+@pytest.mark.spec("A-210", "A-215", "A-220", "A-221", "A-236")
 def test_hooks_are_called_in_the_documented_order(begin):
     loops.CALLED.clear()
+    began = time.monotonic()
     folder = begin(**LOCKSTEP, **loop("Everything"), stop={"max_steps": 1})
     walk(folder)
     names = [name for name, _ in loops.CALLED]
@@ -158,7 +170,8 @@ def test_hooks_are_called_in_the_documented_order(begin):
         generated = [place for place, call in enumerate(loops.CALLED) if call == ("generate_one", ticket)]
         assert len(generated) == len(group.rollouts)
         assert filtered < min(generated) <= max(generated) < advantages
-        assert group.queued_at > 0
+        assert (group.group_id, group.model_version, group.row_index in range(12)) == (ticket, 0, True)
+        assert began < group.queued_at < time.monotonic()
     assert verify(folder, deep=True).findings == []
 
 

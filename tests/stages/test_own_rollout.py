@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,6 +90,14 @@ def test_every_turn_of_a_generate_one_has_a_seed_of_its_own_place(tiny_model: Pa
     assert [rollout.seed for rollout in played.rollouts()] == [derive_seed(*SEED, index, 0) for index in (0, 1)]
     seeds = [request.seed for asked in played.engine.asked for request in asked]
     assert sorted(seeds) == sorted(derive_seed(*SEED, index, turn) for index in (0, 1) for turn in (0, 1))
+
+
+def test_turns_asked_at_once_are_of_their_own_rollout_and_numbered_as_they_are_begun(tiny_model: Path):
+    played = Played(tiny_model, "AtOnce", lambda index, turn: f"{index} {turn}")
+    for index, rollout in enumerate(played.rollouts()):
+        texts = [played.renderer.text(turn.output_ids) for turn in rollout.turns]
+        assert texts == [f"{index} {turn}" for turn in range(3)]
+        assert [turn.prompt_ids[-1] for turn in rollout.turns] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -281,3 +290,17 @@ def test_the_hooks_are_the_documented_ones():
     assert all(hasattr(AsyncRolloutLoop, hook) for hook in HOOKS)
     own = [name for name, value in vars(AsyncRolloutLoop).items() if callable(value) and not name.startswith("_")]
     assert own == list(HOOKS)
+
+
+def test_the_loops_of_the_docs_work(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    text = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text("utf-8")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+        (tmp_path / f"loop_of_docs_{number}.py").write_text(block)
+    monkeypatch.syspath_prepend(tmp_path)
+    levels = Played(tiny_model, "loop_of_docs_0:MyLoop", scripted, loop_settings={"epochs_per_level": 2})
+    order = PromptOrder([{"prompt": QUESTION, "level": level} for level in (1, 2)], seed=0, shuffle=False)
+    asked = [levels.hooks.leaves_out(order, number, order.prompt(number)) is None for number in range(6)]
+    assert asked == [True, False, True, False, True, True]
+    (rollout, _) = Played(tiny_model, "loop_of_docs_1:AsksAgain", script("9 and more", "9")).rollouts()
+    assert [message["content"] for message in rollout.completion] == ["9 and more", "Are you sure?", "9"]
+    assert (len(rollout.turns), rollout.reward, rollout.terminated) == (2, 0.1, True)
