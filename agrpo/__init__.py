@@ -9,12 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agrpo.records.group import RolloutGroup as RolloutGroup
+    from agrpo.records.rollout import Rollout as Rollout
+    from agrpo.records.rollout import TurnRecord as TurnRecord
+    from agrpo.rollout_loop import AsyncRolloutLoop as AsyncRolloutLoop
     from agrpo.runs import connect as connect
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "connect"]
+__all__ = ["AsyncRolloutLoop", "Rollout", "RolloutGroup", "TurnRecord", "__version__", "connect"]
 
-_HOME = {"connect": "agrpo.runs"}
+_HOME = {
+    "AsyncRolloutLoop": "agrpo.rollout_loop",
+    "Rollout": "agrpo.records.rollout",
+    "RolloutGroup": "agrpo.records.group",
+    "TurnRecord": "agrpo.records.rollout",
+    "connect": "agrpo.runs",
+}
 
 
 def __getattr__(name: str) -> Any:

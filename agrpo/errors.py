@@ -21,6 +21,7 @@
     |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
     |-- EnvironmentFault       an environment cannot be used, or fails where it may not
     |   `-- UnfitEnvironment   what is there is no environment
+    |-- HookError              the run's rollout loop cannot be loaded, or one of its hooks fails
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
     |   |-- StaleInFlight      a request's version has become too old to be trained
@@ -130,6 +131,10 @@ class EnvironmentFault(AgrpoError, RuntimeError):
 
 class UnfitEnvironment(EnvironmentFault, TypeError):
     """A class lacks what every environment has, or has it otherwise."""
+
+
+class HookError(AgrpoError, RuntimeError):
+    """The run's rollout loop cannot be loaded, or one of its hooks failed or gave what it may not."""
 
 
 class EngineError(AgrpoError, RuntimeError):

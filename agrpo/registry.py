@@ -95,7 +95,7 @@ class Registry(Generic[T]):
 def _entry_points(paths: tuple[str, ...]) -> EntryPoints:
     """What is installed on these paths, which are those of this process. Finding out reads a file of every package."""
     del paths
-    return entry_points()
+    return entry_points().select()
 
 
 def knobs_of(cls: type[Any]) -> list[str]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from agrpo.config import resolve
+from agrpo.config import RunConfig, resolve
+from agrpo.database.queries import query
 from agrpo.records.arrow import group_from_arrow
+from agrpo.rollout_loop.finding import loop_class
 from agrpo.runs import prepare as prepare_run
+from examples.curriculum.curriculum import right_sum
 from examples.guess.game import GuessNumber
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
@@ -20,6 +24,9 @@ from tests.stages.walk import dones, walk
 ROOT = Path(__file__).parents[1]
 SMOLLM2 = ROOT / "examples" / "smollm2"
 RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
+
+
+CURRICULUM = ROOT / "examples" / "curriculum"
 
 
 def judged(answers: list[str], right: str) -> list[float]:
@@ -106,6 +113,36 @@ def target_of(number: int) -> int:
     game = GuessNumber()
     game.reset(number=number)
     return game.target
+
+
+def test_a_curriculum_begins_with_easy_rows_and_ends_with_all(tiny_model):
+    values = tomllib.loads((CURRICULUM / "run.toml").read_text())
+    config = RunConfig.build(resolve(values={**values, "model": {"path": str(tiny_model)}}))
+    loop = loop_class(config.rollout_loop)(config=config, model_name="m", processing_class=None)
+    rows = [json.loads(line) for line in (CURRICULUM / "sums.jsonl").read_text().splitlines()]
+    asked = [
+        {row["level"] for index, row in enumerate(rows) if loop.filter_prompt(index, row, epoch)} for epoch in range(6)
+    ]
+    assert asked == [{1}, {1}, {1, 2}, {1, 2}, {1, 2, 3}, {1, 2, 3}]
+
+
+def test_every_sum_of_the_curriculum_is_right():
+    rows = [json.loads(line) for line in (CURRICULUM / "sums.jsonl").read_text().splitlines()]
+    sums = [row["prompt"][0]["content"].removesuffix(" =").split(" + ") for row in rows]
+    said = [[{"role": "assistant", "content": f"It is {int(first) + int(second)}."}] for first, second in sums]
+    assert right_sum(said, [row["answer"] for row in rows]) == [1.0] * len(rows)
+    assert right_sum([[{"role": "assistant", "content": "no idea"}]], ["3"]) == [0.0]
+
+
+@pytest.mark.slow
+def test_a_curriculum_trains_and_says_what_it_left_out(tiny_model, tmp_path):
+    changes = [f"--set=model.path={tiny_model}", f"--set=run.dir={tmp_path}", "--set=stop.epochs=2", "--plain"]
+    keep = "--set=step.zero_variance=keep"
+    command = [sys.executable, "-m", "agrpo", "train", str(CURRICULUM / "run.toml"), keep, *changes]
+    subprocess.run(command, cwd=ROOT, timeout=280, check=True)
+    (folder,) = tmp_path.iterdir()
+    dropped = query(folder / "run.duckdb", "SELECT drop_reason, count(*) AS num FROM step_groups GROUP BY ALL")
+    assert dict(zip(*dropped.to_pydict().values(), strict=True)) == {None: 16, "filtered": 32}
 
 
 @pytest.mark.slow

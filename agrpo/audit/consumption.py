@@ -18,6 +18,7 @@ from agrpo.records.score import Mark, fills_step
 
 _REASONS = {
     Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
+    Mark.FILTERED: DropReason.FILTERED,
     Mark.FAILED: DropReason.FAILED,
     Mark.OVERSIZE: DropReason.OVERSIZE,
     Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,

@@ -20,6 +20,7 @@ class Judged:
     sampler: Sampler
     base: int
     refusal: str | None
+    filtered: bool
     completions: tuple[int, ...]
     """Generated tokens."""
     turns: tuple[int, ...]
@@ -70,7 +71,7 @@ def sampled_by(sampler: Sampler) -> str:
 
 def _marks(group: Judged, scored: ScoredGroup, micro_tokens: int) -> frozenset[Mark]:
     if group.refusal is not None:
-        return frozenset({Mark.REFUSED_PROMPT})
+        return frozenset({Mark.FILTERED if group.filtered else Mark.REFUSED_PROMPT})
     if all(group.failed):
         return frozenset({Mark.FAILED})
     oversize = _is_oversize(group, scored, micro_tokens)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config import AsyncSection, RunSection, StepSection, load_settings
-from agrpo.errors import ConfigError, UnknownName
+from agrpo.config import AsyncSection, RolloutLoopSection, RunSection, StepSection, load_settings
+from agrpo.errors import ConfigError, HookError, UnknownName
 from agrpo.records.manifest import RunIdentity
 from agrpo.registry import Registry
+from agrpo.rollout_loop.finding import loop_class, overrides
 
 if TYPE_CHECKING:
     from agrpo.advantages import Advantage
@@ -27,7 +28,7 @@ class Terms:
     """None where `run.json` does not say it."""
     config_digest: str | None
     advantage: Advantage | None
-    """None where the part cannot be loaded here."""
+    """None where the part cannot be loaded here, or the run's rollout loop computes advantages itself."""
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Terms:
@@ -41,7 +42,7 @@ class Terms:
             prompts_per_epoch=document.get("prompts_per_epoch"),
             identity=RunIdentity(**said) if len(said) == 3 else None,
             config_digest=document.get("config_digest"),
-            advantage=_advantage(tree.get("advantage", {})),
+            advantage=None if _has_own(tree.get("rollout_loop", {})) else _advantage(tree.get("advantage", {})),
         )
 
     @property
@@ -63,6 +64,14 @@ class Terms:
     def ordinal_before(self, step: int) -> int:
         """Publishes due before a step."""
         return (step - 1) // self.sync_steps
+
+
+def _has_own(table: dict[str, Any]) -> bool:
+    """Whether advantages are the loop's own, as far as can be told here."""
+    try:
+        return overrides(loop_class(RolloutLoopSection(**table)), "compute_advantages")
+    except HookError:
+        return True
 
 
 def _advantage(table: dict[str, Any]) -> Advantage | None:

@@ -62,6 +62,11 @@ def cross_checks(
     problems += _adapter_problems(sections["adapter"], engine)
     problems += _tool_problems(sections["tools"], sections["environments"], stop.stall_seconds)
     problems += _environment_problems(sections["environments"], stop.stall_seconds)
+    loop = sections["rollout_loop"]
+    if loop.settings and loop.path is None:
+        problems.append(
+            "rollout_loop.settings: values for a class of yours, and none is named; set rollout_loop.path, or leave them out"
+        )
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(

@@ -23,6 +23,7 @@ from agrpo.config.sections import (
     RecorderSection,
     ResumeSection,
     RewardSection,
+    RolloutLoopSection,
     RunSection,
     SamplingSection,
     StepSection,
@@ -75,6 +76,7 @@ class RunConfig:
     prompts: PromptsSection
     tools: ToolsSection
     environments: EnvironmentsSection
+    rollout_loop: RolloutLoopSection
     rewards: tuple[RewardSection, ...]
     advantage: Advantage
     loss: Loss
@@ -157,6 +159,7 @@ class _Builder:
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
             tools=sections["tools"],
             environments=sections["environments"],
+            rollout_loop=sections["rollout_loop"],
             rewards=tuple(rewards),
             step=sections["step"],
             asynchronous=sections["async"],

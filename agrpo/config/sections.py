@@ -159,6 +159,16 @@ class EnvironmentsSection:
 
 
 @part
+class RolloutLoopSection:
+    """A class of yours that changes how prompts become rollouts, and rewards advantages ([hooks.md](hooks.md))."""
+
+    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """A subclass of `agrpo.AsyncRolloutLoop`, as `package.module:Class`. None: agrpo's own."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Values of yours that it reads as `self.settings`."""
+
+
+@part
 class StepSection:
     """What one optimizer step is made of."""
 
@@ -312,6 +322,7 @@ SECTIONS: dict[str, type[Any]] = {
     "adapter": AdapterSection,
     "tools": ToolsSection,
     "environments": EnvironmentsSection,
+    "rollout_loop": RolloutLoopSection,
     "step": StepSection,
     "async": AsyncSection,
     "optimizer": OptimizerSection,

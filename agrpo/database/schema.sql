@@ -96,7 +96,7 @@ CREATE TABLE groups (
     preemptions BIGINT,
     retries BIGINT
 );
-COMMENT ON TABLE groups IS 'One generated group, or one refused prompt.';
+COMMENT ON TABLE groups IS 'One generated group, or one prompt that was refused or left out by filter_prompt.';
 COMMENT ON COLUMN groups.prompt_id IS 'Hash of the prompt''s content: the same question has the same id in every epoch.';
 COMMENT ON COLUMN groups.prompt IS 'The prompt''s messages.';
 COMMENT ON COLUMN groups.facts IS 'The other columns of the prompt''s row, which the rewards are given.';

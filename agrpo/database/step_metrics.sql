@@ -49,7 +49,7 @@ consumed AS (
         score_seconds, score_wait_seconds, score_queue_size, scored_at, num_oversize,
         coalesce(drop_reason = 'stale', false) AS stale,
         coalesce(drop_reason = 'oversize', false) AS oversize,
-        list_contains(marks, 'refused_prompt') AS refused,
+        list_has_any(marks, ['refused_prompt', 'filtered']) AS refused,
         list_has_any(marks, ['equal_rewards', 'too_few_scores', 'failed']) AS flat
     FROM finished
     JOIN step_groups USING (attempt, step)

@@ -47,9 +47,17 @@ class PromptOrder:
 
     def prompt(self, number: int) -> Prompt:
         """Prompt number 0, 1, 2, … of the run. Raises `PromptError` for a row whose prompt is no conversation."""
-        epoch, place = divmod(number, len(self._rows))
-        index = _permutation(self._seed, epoch, len(self._rows))[place] if self._shuffle else place
+        index, epoch = self._place_of(number)
         return prompt_of(self._rows[index], row_index=index, epoch=epoch)
+
+    def row(self, number: int) -> DatasetRow:
+        """The row that prompt number 0, 1, 2, … of the run is made of, with all its columns."""
+        return self._rows[self._place_of(number)[0]]
+
+    def _place_of(self, number: int) -> tuple[int, int]:
+        """Index of the row, and the epoch."""
+        epoch, place = divmod(number, len(self._rows))
+        return _permutation(self._seed, epoch, len(self._rows))[place] if self._shuffle else place, epoch
 
 
 @lru_cache(maxsize=4)

@@ -107,8 +107,10 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
         "claim_try": group.claim_try,
         "generator": group.generator,
         "refusal": group.refusal,
+        "filtered": group.filtered,
         "claimed_at": group.claimed_at,
         "finished_at": group.finished_at,
+        "queued_at": group.queued_at,
         "pace": group.pace and asdict(group.pace),
     }
     rows = [

@@ -38,11 +38,14 @@ class RolloutGroup:
     """Incarnation of the generator."""
     refusal: str | None = None
     """Why the prompt was refused; then there are no rollouts."""
+    filtered: bool = False
+    """Refused by the run's own `filter_prompt`."""
     claimed_at: float = 0.0
     """Unix seconds."""
     finished_at: float = 0.0
     """Unix seconds."""
     queued_at: float = 0.0
+    """When it was queued for scoring, by the generator's monotonic clock."""
     pace: Pace | None = None
     """None in groups that no generator made."""
     rewards: np.ndarray | None = None

@@ -16,6 +16,8 @@ class DropReason(StrEnum):
     EQUAL_REWARDS = "equal_rewards"
     TOO_FEW_SCORES = "too_few_scores"
     REFUSED_PROMPT = "refused_prompt"
+    FILTERED = "filtered"
+    """The run's own `filter_prompt` left the prompt out."""
     STALE = "stale"
     OVERSIZE = "oversize"
     """Every sample of the group is longer than `step.micro_tokens`."""

@@ -87,7 +87,7 @@ class _Growing:
         self.top: list[TopTokens | None] = []
 
     def add(self, turn: TurnRecord) -> None:
-        mask = [bool(value) for value in turn.output_mask] if turn.output_mask else [True] * len(turn.output_ids)
+        mask = _mask_of(turn)
         if any(mask) and len(turn.output_log_probs) != len(turn.output_ids):
             raise ValueError(
                 f"a turn has {len(turn.output_ids)} output tokens and {len(turn.output_log_probs)} sampler log-probs; "
@@ -128,6 +128,17 @@ class _Growing:
             candidates=self.candidates if self.truncated else None,
             top=top if top is None or trained == self.trained else top[1:],
         )
+
+
+def _mask_of(turn: TurnRecord) -> list[bool]:
+    if turn.output_mask is None:
+        return [True] * len(turn.output_ids)
+    if len(turn.output_mask) != len(turn.output_ids) or not {*turn.output_mask} <= {0, 1}:
+        raise ValueError(
+            f"a turn has {len(turn.output_ids)} output tokens and the output_mask {turn.output_mask}; expected a 1 for each "
+            "token to train and a 0 for each other one"
+        )
+    return [value == 1 for value in turn.output_mask]
 
 
 def _top_of(turn: TurnRecord, mask: list[bool]) -> TopTokens | None:

@@ -26,6 +26,8 @@ class Mark(StrEnum):
     """Fewer than two scored rollouts."""
     REFUSED_PROMPT = "refused_prompt"
     """The prompt was refused before generation; there are no rollouts."""
+    FILTERED = "filtered"
+    """The run's own `filter_prompt` left the prompt out of the epoch; there are no rollouts."""
     OVERSIZE = "oversize"
     """Every training sequence is longer than a micro-batch may be."""
     FAILED = "failed"
@@ -153,7 +155,7 @@ def marks_of(rewards: list[float]) -> frozenset[Mark]:
     return frozenset({Mark.EQUAL_REWARDS}) if min(scored) == max(scored) else frozenset()
 
 
-_NEVER_FILLS = frozenset({Mark.REFUSED_PROMPT, Mark.OVERSIZE, Mark.FAILED})
+_NEVER_FILLS = frozenset({Mark.REFUSED_PROMPT, Mark.FILTERED, Mark.OVERSIZE, Mark.FAILED})
 
 
 def fills_step(marks: frozenset[Mark], zero_variance: str) -> bool:

@@ -16,6 +16,7 @@ from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
 from agrpo.rewards import check_facts, check_reward
+from agrpo.rollout_loop.finding import check_rollout_loop
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
 from agrpo.runs.model_files import configuration_problems, model_problems
@@ -33,6 +34,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += check_reward(reward)
+    problems += check_rollout_loop(config.rollout_loop)
     machine = memory.machine_here()
     problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
     return problems or memory.problems(memory.plan_memory(config, machine))

@@ -9,32 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from functools import partial
-from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.engines import Engine, Needs
-from agrpo.errors import DeadlineExceeded, PromptError, PromptRefused, StoreError
+from agrpo.errors import DeadlineExceeded, StoreError
 from agrpo.prompts import PromptOrder
 from agrpo.queue.room import Room
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import version_of_label
-from agrpo.records.arrow import group_to_arrow
-from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
-from agrpo.records.prompt import Prompt
 from agrpo.stages.context import StageContext
+from agrpo.stages.group_making import Claimed, GroupMaker
 from agrpo.stages.load_watch import LoadWatch
 from agrpo.stages.rendering import Renderer
+from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.same_machine import check_machine
-from agrpo.stages.sampling import all_failed, sample_group
 from agrpo.stages.scoring_queue import ScoringQueue
 from agrpo.stages.serving import Serving
 from agrpo.stages.slots import Slot, Slots
-from agrpo.stages.surroundings import Surroundings
 from agrpo.stages.tickets import Tickets
 from agrpo.stages.turn_taking import TurnTaking
 from agrpo.stages.waits import Waits
@@ -44,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.01
 HINT_SECONDS = 0.05
-FAILED_GROUPS_TO_STOP = 8
-"""Groups in a row without a single answer: the engine is broken, not the prompts."""
 BEAT_SECONDS = 1.0
 
 
@@ -67,17 +60,6 @@ def run(context: StageContext) -> None:
     asyncio.run(_Generator(context, folder, config, order=order, renderer=renderer, engine=engine).generate())
 
 
-class _Claimed(NamedTuple):
-    """A ticket this incarnation works on, as things stood when it was claimed."""
-
-    ticket: int
-    number_try: int
-    base: int
-    """Newest attempt of the chain."""
-    prompt_number: int
-    pace: Pace
-
-
 class _Generator:
     """One incarnation's loop. Everything here may be lost at any moment."""
 
@@ -95,9 +77,8 @@ class _Generator:
         self.folder = folder
         self.config = config
         self.order = order
-        self.renderer = renderer
-        self.surroundings = Surroundings(config, renderer)
         self.engine = engine
+        self.hooks = RolloutHooks(config, renderer, engine)
         self.events = EventStream(folder, context.incarnation)
         self.room = Room(folder, max_bytes=config.store.max_bytes, min_free_bytes=config.store.min_free_bytes)
         self.tickets = Tickets(folder, config, context.stage)
@@ -105,30 +86,39 @@ class _Generator:
         self.load = LoadWatch(engine, self.slots)
         self.unscored = ScoringQueue(folder, config.asynchronous.scoring_queue)
         self.waits = Waits()
-        self.maker = Serving(folder, engine, context.incarnation, config.model.served_dtype)
+        self.loader = Serving(folder, engine, context.incarnation, config.model.served_dtype)
+        self.maker = GroupMaker(
+            folder,
+            context.incarnation,
+            order=order,
+            hooks=self.hooks,
+            load=self.load,
+            events=self.events,
+        )
         self.turn = TurnTaking(folder, config, context.incarnation)
         self.loading: asyncio.Task[None] | None = None
         """A version on its way into the engine; no ticket is started meanwhile."""
         self.serving: WeightsReady | None = None
-        self.served: dict[int, WeightsReady] = {}
-        """What this incarnation has served, by version."""
-        self.proved: set[int] = set()
-        """Versions whose probe agreed: only what they sampled is published."""
         self.running: dict[int, asyncio.Task[None]] = {}
         self.hint = Hint(limit_ticket=0, dropped=0, floor=0)
         self.version_waits = False
         """A newer version is published, and requests still run that may not see another one."""
-        self.failed_in_a_row = 0
         self.unserved: str | None = None
         """Why the newest version cannot be loaded."""
         self.looked_at = 0.0
         self.told_at = 0.0
         self.moved_at = time.monotonic()
-        self.ended_at: float | None = None
-        """When a group ended last."""
 
     async def generate(self) -> None:
+        try:
+            async with self.hooks.in_use(self.context.stop, partial(self.folder.beat, self.context.stage)):
+                await self._generate()
+        finally:
+            await self.engine.close()
+
+    async def _generate(self) -> None:
         watching = asyncio.create_task(self.load.watch())
+        self.moved_at = time.monotonic()
         try:
             self.tickets.take_over(self.folder.hint())
             while not self.context.stop.is_set() and not self.folder.has_finished(self.hint):
@@ -140,7 +130,6 @@ class _Generator:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self.engine.close()
 
     async def _turn(self) -> None:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
@@ -188,7 +177,7 @@ class _Generator:
         if self.serving is None:
             return "the first version of the weights"
         if self.running:
-            return f"the engine to complete ticket {min(self.running)}"
+            return f"{self.hooks.who_answers} to complete ticket {min(self.running)}"
         if self.waits.held_by is Limit.SCORING:
             return f"scores of {len(self.unscored)} groups (async.scoring_queue = {self.unscored.size})"
         return f"leave to start ticket {self.tickets.next} (serving version {self.serving.version})"
@@ -239,13 +228,13 @@ class _Generator:
             return
         if self.serving is None and self.config.sampling.reproducible:
             check_machine(self.folder, self.config)  # an attempt is written before any version
-        self.served[ready.version] = ready  # a request that runs on may end under it before it is acknowledged
+        self.maker.served[ready.version] = ready  # a request that runs on may end under it before it is acknowledged
         self.loading = asyncio.create_task(self._serve(ready))
 
     def _due(self) -> WeightsReady | None:
         """The version to serve: the newest, unless one before it was pushed and has not been proved."""
         newest = self.tickets.newest_version(time.monotonic())
-        return None if newest is None else self.turn.first(newest, self.serving, self.proved)
+        return None if newest is None else self.turn.first(newest, self.serving, self.maker.proved)
 
     async def _serve(self, ready: WeightsReady) -> None:
         """Have the engine serve a version; where its weights cannot be read, the version served so far goes on."""
@@ -253,7 +242,7 @@ class _Generator:
             async with self.turn.taken(ready.version):
                 if (due := self._due()) is not None and due.version != ready.version:
                     return  # another one was pushed meanwhile
-                await self.maker.serve(ready)
+                await self.loader.serve(ready)
         except StoreError as error:
             # A learner that begins writes them again.
             if self.unserved is None:
@@ -264,10 +253,10 @@ class _Generator:
         if self.serving is None:
             await self.load.look()  # the first rollouts are to find the cap
         self.serving = ready
-        self.proved.add(ready.version)
+        self.maker.proved.add(ready.version)
         self.tickets.see_bases()
         self.moved_at = time.monotonic()
-        self.ended_at = self.ended_at or self.moved_at
+        self.maker.begin_interval()
         logger.info("serving version %d (step %d)", ready.version, ready.step)
         self.events.write("version_served", version=ready.version, step=ready.step)
 
@@ -306,6 +295,7 @@ class _Generator:
 
     def _start(self, ticket: int) -> None:
         """Claim the ticket and begin its group, unless another worker has it."""
+        assert self.serving is not None
         self.tickets.next = ticket + 1
         number_try, base = self.tickets.tries.pop(ticket, 0), self.tickets.base
         owner = self.context.incarnation
@@ -321,77 +311,16 @@ class _Generator:
                 score_block_seconds=waits.get(Limit.SCORING),
             )
             slots = self.slots.queue(self.config.sampling.num_generations)
-            claimed = _Claimed(ticket, number_try, base, self.tickets.rewinds.prompt_of(ticket), pace)
-            self.running[ticket] = asyncio.create_task(self._generate_group(claimed, slots))
-
-    async def _generate_group(self, claimed: _Claimed, slots: list[Slot]) -> None:
-        claimed_at, ticket = time.time(), claimed.ticket
-        assert self.serving is not None
-        version = self.serving.version
-        prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
-        try:
-            prompt = self.order.prompt(claimed.prompt_number)
-            opening = self.surroundings.opening(prompt, ticket)
-            rollouts = await sample_group(self.engine, self.renderer, opening, slots=slots)
-        except (PromptError, PromptRefused) as error:
-            logger.warning("ticket %d: prompt refused: %s", ticket, error)
-            refusal = str(error)
-        finally:
-            for slot in slots:
-                slot.close()
-        await self._prove(
-            {*chain.from_iterable(turn.output_versions for rollout in rollouts for turn in rollout.turns)}
-        )
-        first = [turn.output_versions[0] for rollout in rollouts for turn in rollout.turns[:1] if turn.output_versions]
-        sampled_by = self.served[min(first, default=version)]
-        group = RolloutGroup(
-            ticket=ticket,
-            prompt=prompt,
-            rollouts=rollouts,
-            model_version=sampled_by.version,
-            model_attempt=sampled_by.attempt,
-            model_step=sampled_by.step,
-            model_ordinal=sampled_by.ordinal_or_version,
-            base=claimed.base,
-            claim_try=claimed.number_try,
-            generator=self.context.incarnation,
-            refusal=refusal,
-            claimed_at=claimed_at,
-            finished_at=time.time(),
-            pace=self.load.told(replace(claimed.pace, interval_seconds=self._interval())),
-        )
-        if not self.folder.groups.publish(ticket, group_to_arrow(group)):
-            logger.info("ticket %d was published by another worker first", ticket)
-        self.unscored.add(ticket)
-        self._tell_failures(group)
-
-    async def _prove(self, versions: set[int]) -> None:
-        """Wait until the probes of these versions have agreed; where one does not, this generator ends."""
-        while not versions <= self.proved:
-            await asyncio.sleep(POLL_SECONDS)
-
-    def _interval(self) -> float:
-        """Seconds since a group ended last, and the next interval begins."""
-        assert self.ended_at is not None, "no group ends before a version is served"
-        began, self.ended_at = self.ended_at, time.monotonic()
-        return self.ended_at - began
-
-    def _tell_failures(self, group: RolloutGroup) -> None:
-        """Say which rollouts failed. Raises `EngineError` or `EnvironmentFault` where nothing comes back any more."""
-        failed = [rollout for rollout in group.rollouts if rollout.failed and not rollout.broken_off]
-        self.failed_in_a_row = self.failed_in_a_row + 1 if failed and len(failed) == len(group.rollouts) else 0
-        if failed:
-            waited = max(rollout.duration_seconds for rollout in failed)
-            logger.warning(
-                "ticket %d: %d of %d rollouts failed after %.1f s: %s",
-                *(group.ticket, len(failed), len(group.rollouts), waited, failed[0].error),
+            claimed = Claimed(
+                ticket=ticket,
+                number_try=number_try,
+                base=base,
+                prompt_number=self.tickets.rewinds.prompt_of(ticket),
+                version=self.serving.version,
+                pace=pace,
             )
-            self.events.write(
-                "rollouts_failed",
-                ticket=group.ticket,
-                failed=len(failed),
-                waited_seconds=waited,
-                reason=failed[0].error,
-            )
-        if self.failed_in_a_row >= FAILED_GROUPS_TO_STOP:
-            raise all_failed(self.failed_in_a_row, failed[0])
+            self.running[ticket] = asyncio.create_task(self._make_group(claimed, slots))
+
+    async def _make_group(self, claimed: Claimed, slots: list[Slot]) -> None:
+        await self.maker.make(claimed, slots)
+        self.unscored.add(claimed.ticket)

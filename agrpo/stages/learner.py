@@ -24,6 +24,7 @@ from agrpo.queue.versions import newest_version
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Base, CheckpointState, Done, Plan
 from agrpo.records.trained_tokens import tokens_to_arrow
+from agrpo.stages.advantage_hook import AdvantageHook
 from agrpo.stages.clock import StepClock
 from agrpo.stages.context import StageContext
 from agrpo.stages.execution import StepMaterial, carry_out
@@ -80,6 +81,7 @@ class _Learner:
         self.extent = Extent(config, prompts_per_epoch)
         self.config_digest = config_digest
         self.events = EventStream(folder, context.incarnation)
+        self.advantages = AdvantageHook.of(config)
         self.standing = Standing()
         self.rate = rate_schedule(config.optimizer, self.extent.horizon)
         self.clock = StepClock()
@@ -281,8 +283,9 @@ class _Learner:
             self._say_spent(chosen)
         if not chosen.consumed:
             return False
+        needed = chosen.groups if self.advantages is None else [one for one in chosen.consumed if one.rewards]
         with self.clock.part("read"):
-            groups = read_groups(self.folder, [scored.ticket for scored in chosen.groups])
+            groups = read_groups(self.folder, [scored.ticket for scored in needed])
         with self.clock.part("plan"):
             plan = self._plan(chosen, groups)
         material = StepMaterial(
@@ -306,7 +309,8 @@ class _Learner:
             publish=standing.next_version if step % self.config.asynchronous.weight_sync_steps == 0 else None,
             config_digest=self.config_digest,
         )
-        plan = make_plan(self.config, chosen, groups, numbers)
+        advantages = None if self.advantages is None else self.advantages(chosen.consumed, groups)
+        plan = make_plan(self.config, chosen, groups, numbers, advantages)
         if not self.folder.write_plan(plan):
             check_fence(self.folder, self.attempt)
             raise AssertionError(f"step {step} of attempt {self.attempt} was planned by nobody known")

@@ -10,14 +10,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from agrpo.config import RunConfig
-from agrpo.errors import RecordError
+from agrpo.errors import HookError, RecordError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow
 from agrpo.records.group import RolloutGroup
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 BEAT_SECONDS = 1.0
 _REASONS = {
     Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
+    Mark.FILTERED: DropReason.FILTERED,
     Mark.FAILED: DropReason.FAILED,
     Mark.OVERSIZE: DropReason.OVERSIZE,
     Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,
@@ -109,6 +111,8 @@ class Chooser:
         self._tell = tell
         self._beat = beat
         self._began = self._told = 0.0
+        self._filtered: Counter[int] = Counter()
+        """Prompts that `filter_prompt` left out, by epoch."""
         self.untrained_in_a_row = 0
         """Groups dropped since the last one that could be trained; late ones and those the engine failed do not count."""
 
@@ -209,10 +213,22 @@ class Chooser:
                 scored.ticket,
                 self._config.step.micro_tokens,
             )
+        if reason is DropReason.FILTERED:
+            self._count_filtered(scored.ticket)
         late = reason in (DropReason.STALE, DropReason.VOID_VERSION)
         chosen.num_replaced += late or not fills_step(scored.marks, self._config.zero_variance)
         self.untrained_in_a_row += not late and reason is not DropReason.FAILED
         chosen.spent = self.spent
+
+    def _count_filtered(self, ticket: int) -> None:
+        """Raise `HookError` once no prompt of an epoch was asked (A-214)."""
+        epoch = self._shelf.prompt_of(ticket) // self._prompts_per_epoch
+        self._filtered[epoch] += 1
+        if self._filtered[epoch] == self._prompts_per_epoch:
+            raise HookError(
+                f"{self._config.rollout_loop.path}: filter_prompt left out all {self._prompts_per_epoch} prompts of epoch {epoch}; "
+                "a run asks one at least in every epoch. Mend the hook, then `agrpo resume` this run"
+            )
 
     def _reason(self, scored: ScoredGroup, ordinal: int) -> DropReason | None:
         kept = frozenset({Mark.EQUAL_REWARDS}) if self._config.zero_variance == "keep" else frozenset()
@@ -247,11 +263,21 @@ class StepNumbers:
     """Processes of the learner."""
 
 
-def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup], numbers: StepNumbers) -> Plan:
-    """The step's plan: samples with their advantages, laid into rows. `groups`: the chosen ones, by ticket."""
+def make_plan(
+    config: RunConfig,
+    chosen: Chosen,
+    groups: dict[int, RolloutGroup],
+    numbers: StepNumbers,
+    advantages: Mapping[int, np.ndarray] | None = None,
+) -> Plan:
+    """The step's plan: samples with their advantages, laid into rows. `groups`: the chosen ones, by ticket.
+
+    `advantages`: of the run's own `compute_advantages`, by ticket. None: `config.advantage` gives them.
+    """
     samples: list[Sample] = []
     for scored in chosen.groups:
-        samples += _samples_of(config, scored, groups[scored.ticket], numbers.ordinal)
+        own = config.advantage(_rewards_of(scored)) if advantages is None else advantages[scored.ticket]
+        samples += _samples_of(scored, groups[scored.ticket], own, numbers.ordinal)
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
     num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
     if len(fitting) < len(samples):
@@ -298,8 +324,11 @@ def make_plan(config: RunConfig, chosen: Chosen, groups: dict[int, RolloutGroup]
     )
 
 
-def _samples_of(config: RunConfig, scored: ScoredGroup, group: RolloutGroup, ordinal: int) -> list[Sample]:
-    advantages = config.advantage(np.asarray(scored.rewards, dtype=np.float64))
+def _rewards_of(scored: ScoredGroup) -> np.ndarray:
+    return np.asarray(scored.rewards, dtype=np.float64)
+
+
+def _samples_of(scored: ScoredGroup, group: RolloutGroup, advantages: np.ndarray, ordinal: int) -> list[Sample]:
     samples: list[Sample] = []
     for rollout, sequences, advantage in zip(group.rollouts, group.completions_sequences, advantages, strict=True):
         for index, sequence in enumerate(sequences):

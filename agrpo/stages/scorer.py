@@ -164,7 +164,7 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
     lengths = [len(sequence.tokens) for own in sequences for sequence in own]
     marks = set(marks_of(rewards))
     if group.refusal is not None:
-        marks = {Mark.REFUSED_PROMPT}
+        marks = {Mark.FILTERED if group.filtered else Mark.REFUSED_PROMPT}
     elif all(rollout.failed for rollout in group.rollouts):
         marks = {Mark.FAILED}
     elif lengths and min(lengths) > micro_tokens:

@@ -85,6 +85,10 @@ class Shelf:
         """Whether the weights that sampled the group are part of the history."""
         return self._rewinds is None or self._rewinds.version_counts(scored.model_attempt, scored.model_step)
 
+    def prompt_of(self, ticket: int) -> int:
+        """Number of the prompt that a claimed ticket asks."""
+        return ticket if self._rewinds is None else self._rewinds.prompt_of(ticket)
+
     def num_samples(self) -> int:
         """Training sequences on the shelf."""
         return sum(sum(group.num_sequences) for group in self._waiting.values())

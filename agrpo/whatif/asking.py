@@ -22,7 +22,10 @@ from agrpo.whatif.question import Question
 
 MOST_AT_ONCE = 16
 """Groups being judged at a time."""
-REASONS = (Mark.REFUSED_PROMPT, Mark.FAILED, Mark.OVERSIZE, Mark.TOO_FEW_SCORES, Mark.EQUAL_REWARDS)
+REASONS = (
+    *(Mark.REFUSED_PROMPT, Mark.FILTERED, Mark.FAILED),
+    *(Mark.OVERSIZE, Mark.TOO_FEW_SCORES, Mark.EQUAL_REWARDS),
+)
 """What keeps a group from being trained, the strongest first, as the learner has it."""
 
 Told = Callable[[int, int], None]

@@ -17,6 +17,7 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.whatifs import WhatIfs
 from agrpo.records.whatif import WhatIf
 from agrpo.rewards import check_reward
+from agrpo.rollout_loop.finding import loop_class, overrides
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
@@ -88,7 +89,13 @@ def _question(folder: RunFolder, asked: RunConfig, whatif: WhatIf) -> Question:
         raise RolloutNotFound(
             f"{folder.url} has no scored group yet: there is nothing to ask; `agrpo watch {folder.url}` shows what it waits for"
         )
-    return Question(whatif=whatif, recorded=RunConfig.build(load_settings(folder.document())), asked=asked)
+    recorded = RunConfig.build(load_settings(folder.document()))
+    if overrides(loop_class(recorded.rollout_loop), "compute_advantages"):
+        raise ConfigError(
+            f"{folder.url}: its advantages are those of {recorded.rollout_loop.path}, whose compute_advantages a what-if does not "
+            "ask; the advantages of its steps are in the table samples"
+        )
+    return Question(whatif=whatif, recorded=recorded, asked=asked)
 
 
 def _given(sets: list[str]) -> dict[str, Any]:

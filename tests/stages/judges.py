@@ -61,3 +61,14 @@ def noted(prompts: list[list[dict[str, str]]], **columns: Any) -> list[float]:
     with open(f"{os.environ['NOTES']}/{os.getsid(0)}", "a") as notes:
         notes.write(f"{prompts[0][0]['content']}\n")
     return [float(place) for place, _ in enumerate(prompts)]
+
+
+def often_equal(completion_ids: list[list[int]], prompts: list[list[dict[str, str]]], **columns: Any) -> list[float]:
+    """As `distinct_tokens`, but 1 for every answer to a sum whose first number is even."""
+    flat = int(prompts[0][0]["content"].partition("+")[0]) % 2 == 0
+    return [1.0] * len(completion_ids) if flat else distinct_tokens(completion_ids)
+
+
+def said(completions: list[list[Any]], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    """What reaches a reward of an answer: 1000 for every message, 1 for every token."""
+    return [1000.0 * len(said) + len(ids) for said, ids in zip(completions, completion_ids, strict=True)]

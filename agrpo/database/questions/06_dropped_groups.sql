@@ -1,7 +1,7 @@
 -- Which rollouts were dropped, and why?
 --
 -- One row per reason, of the groups that plans consumed without training them. equal_rewards: every rollout earned the
--- same, so nothing can be learned from it (too easy or too hard); stale: too late. Every one of them is in
+-- same, so nothing can be learned from it (too easy or too hard); stale: too late; filtered: left out by the run's filter_prompt. Every one of them is in
 -- rollouts_with_rewards, where status = 'dropped'.
 --
 -- drop_reason: why; NULL: trained

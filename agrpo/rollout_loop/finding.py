@@ -1,0 +1,114 @@
+"""The loop of a run: found by its path, held to the hooks it overrides, built."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agrpo.errors import HookError
+from agrpo.registry import nearest
+from agrpo.rollout_loop import AsyncRolloutLoop
+
+if TYPE_CHECKING:
+    from agrpo.config import RolloutLoopSection, RunConfig
+
+HOOKS = ("filter_prompt", "generate_one", "generate_one_turn", "compute_advantages", "setup", "close")
+
+
+def build_loop(config: RunConfig, tokenizer: Any) -> AsyncRolloutLoop:
+    """The run's loop. Raises `HookError`."""
+    cls = loop_class(config.rollout_loop)
+    try:
+        return cls(config=config, model_name=config.model.path, processing_class=tokenizer)
+    except Exception as error:
+        raise HookError(
+            f'rollout_loop.path "{config.rollout_loop.path}" cannot be built: {type(error).__name__}: {error}; mend its __init__'
+        ) from error
+
+
+def loop_class(section: RolloutLoopSection) -> type[AsyncRolloutLoop]:
+    """The class that a run names, or agrpo's own. Raises `HookError` that says what is there instead."""
+    if section.path is None:
+        return AsyncRolloutLoop
+    found = _found_at(section.path)
+    if not inspect.isclass(found) or not issubclass(found, AsyncRolloutLoop):
+        told = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
+        raise HookError(f'"{section.path}" is {told}; expected a subclass of agrpo.AsyncRolloutLoop')
+    if "." in found.__qualname__:
+        raise HookError(f'"{section.path}" is {found.__qualname__}; define the class at the top of a module')
+    problems = [problem for hook in HOOKS if overrides(found, hook) for problem in _hook_problems(found, hook)]
+    if not _takes(partial(inspect.signature(found).bind), config=None, model_name="", processing_class=None):
+        problems.append(
+            f"__init__{_signature(found.__init__)} has to take config, model_name and processing_class; take **kwargs and hand "
+            "them on to super().__init__"
+        )
+    if problems:
+        raise HookError(f'"{section.path}": {"; ".join(problems)}')
+    return found
+
+
+def check_rollout_loop(section: RolloutLoopSection) -> list[str]:
+    """What keeps the loop from being used here, a sentence each. It imports its module."""
+    try:
+        loop_class(section)
+    except HookError as error:
+        return [f"rollout_loop.path: {error}"]
+    return []
+
+
+def overrides(cls: type[AsyncRolloutLoop], hook: str) -> bool:
+    """Whether the class has a hook of its own."""
+    return inspect.getattr_static(cls, hook) is not inspect.getattr_static(AsyncRolloutLoop, hook)
+
+
+def _found_at(path: str) -> Any:
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise HookError(
+                f'"{path}": there is no module "{error.name}"; modules are looked for in {os.getcwd()}, in PYTHONPATH and '
+                "among the installed packages"
+            ) from None
+        raise HookError(f'"{path}": importing {module_name} failed: {error}; install what it needs') from error
+    except (Exception, SystemExit) as error:
+        raise HookError(f'"{path}": importing {module_name} failed: {type(error).__name__}: {error}') from error
+    if not hasattr(module, name):
+        known = [own for own, value in vars(module).items() if inspect.isclass(value) and not own.startswith("_")]
+        told = nearest(name, known) if known else "it has no class at all"
+        raise HookError(f'"{path}": {module_name} has no "{name}"; {told}')
+    return getattr(module, name)
+
+
+def _hook_problems(cls: type[AsyncRolloutLoop], hook: str) -> list[str]:
+    own, base = inspect.getattr_static(cls, hook), getattr(AsyncRolloutLoop, hook)
+    if not inspect.isfunction(own):
+        return [f"{hook} is a {type(own).__name__}; expected a method, written with def or async def"]
+    if inspect.iscoroutinefunction(own) != inspect.iscoroutinefunction(base):
+        wanted = "async def" if inspect.iscoroutinefunction(base) else "def"
+        return [f"{hook} has to be written with {wanted}"]
+    names = list(inspect.signature(base).parameters)[1:]
+    bind = partial(inspect.signature(own).bind, None)
+    if not _takes(bind, *names) or not _takes(bind, **dict.fromkeys(names)):
+        return [f"{hook}{_signature(own)} is called as {hook}{_signature(base)}; take the same arguments"]
+    return []
+
+
+def _takes(bind: Callable[..., object], *args: Any, **kwargs: Any) -> bool:
+    try:
+        bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    """Without types."""
+    signature = inspect.signature(function)
+    plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))

@@ -1,0 +1,163 @@
+"""One rollout that a `generate_one` of the user's makes: its requests to the engine, and what it gives, held to the rules."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from agrpo.config import RunConfig
+from agrpo.engines import Engine
+from agrpo.errors import HookError, PromptRefused
+from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.sample import sequences_of
+from agrpo.records.sampling import CompletionRequest
+from agrpo.records.seeds import derive_seed
+from agrpo.rollout_loop.under_way import AskTurn
+from agrpo.stages.conversation import Conversation
+from agrpo.stages.sampling import ask, converse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which rollout it is."""
+
+    ticket: int
+    index: int
+    row_index: int
+    version: int
+    """Served when its group began."""
+
+    def __str__(self) -> str:
+        return f"rollout {self.index} of ticket {self.ticket} (row {self.row_index})"
+
+
+class OwnRollout:
+    """An `UnderWay`: one rollout of a group."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        engine: Engine,
+        stop_ids: frozenset[int],
+        place: Place,
+        begin: Callable[[], Conversation],
+    ) -> None:
+        """`begin`: makes the conversation that agrpo's own `generate_one` has. Raises `PromptError`."""
+        self._config = config
+        self._engine = engine
+        self._stop_ids = stop_ids
+        self._place = place
+        self._begin = begin
+        self._began = time.monotonic()
+        self._asked: list[TurnRecord] = []
+        self.num_turns = 0
+        """Requests that were begun."""
+
+    async def ask(self, prompt_ids: list[int]) -> TurnRecord:
+        """The next turn. Raises `PromptRefused` where nothing more could be trained, else as `sampling.ask`."""
+        request = self._request(self._token_ids(prompt_ids))
+        if request.sampling.reproducible:  # then no clock decides
+            (turn,) = await self._engine.complete([request])
+        else:
+            turn = await ask(self._engine, request)
+        self._asked.append(turn)
+        return turn
+
+    async def converse(self, ask_turn: AskTurn) -> Rollout:
+        return await converse(self._begin(), lambda request: ask_turn(request.prompt_ids))
+
+    def _token_ids(self, given: Any) -> list[int]:
+        if not isinstance(given, list) or not all(type(token) is int for token in cast("list[Any]", given)):
+            raise HookError(
+                f"{self._place}: generate_one_turn was given {type(given).__name__} {str(given)[:60]}; expected a list of token "
+                "ids, as tokenizer.apply_chat_template(…, add_generation_prompt=True, return_dict=False) gives"
+            )
+        return cast("list[int]", given)
+
+    def _request(self, prompt_ids: list[int]) -> CompletionRequest:
+        number, self.num_turns = self.num_turns, self.num_turns + 1
+        sampling, most = self._config.sampling, self._config.step.micro_tokens
+        room = most - len(prompt_ids)
+        if number and room < 1:
+            raise PromptRefused(
+                f"turn {number} begins with {len(prompt_ids)} tokens, and no more than step.micro_tokens = {most} can be trained"
+            )
+        if number:
+            sampling = replace(sampling, max_completion_length=min(sampling.max_completion_length, room))
+        return CompletionRequest(
+            prompt_ids=list(prompt_ids), seed=self._seed(number), sampling=sampling, stop_ids=self._stop_ids
+        )
+
+    def _seed(self, turn_index: int) -> int:
+        return derive_seed(self._config.run.seed, self._place.ticket, self._place.index, turn_index)
+
+    def failed(self, why: StopReason, error: str) -> Rollout:
+        """It came to nothing that can be judged."""
+        return self._told(Rollout(completion=[], completion_ids=[], turns=[], stop_reason=why, error=error))
+
+    def checked(self, rollout: Any) -> Rollout:
+        """What `generate_one` gave, with its place in the group. Raises `HookError` for what cannot be trained."""
+        if not isinstance(rollout, Rollout):
+            raise self._wrong(f"gave {type(rollout).__name__}; expected agrpo.Rollout")
+        if rollout.failed:
+            return self.failed(rollout.stop_reason, rollout.error or "given up by generate_one")
+        self._check_turns(rollout)
+        if rollout.reward is not None and not math.isfinite(rollout.reward):
+            raise self._wrong(f"set the reward {rollout.reward}; expected a finite number, or None for no opinion")
+        try:
+            json.dumps(rollout.completion)
+        except (TypeError, ValueError) as error:
+            raise self._wrong(f"gave messages that JSON cannot hold: {error}") from None
+        last = rollout.turns[-1].stop_reason
+        turns = [self._with_version(turn) for turn in rollout.turns]
+        ended = last if rollout.stop_reason is StopReason.STOP else rollout.stop_reason
+        return self._told(replace(rollout, turns=turns, stop_reason=ended))
+
+    def _check_turns(self, rollout: Rollout) -> None:
+        turns: list[Any] = rollout.turns
+        if not turns or not all(isinstance(turn, TurnRecord) for turn in turns):
+            raise self._wrong("gave no turns; list every TurnRecord that generate_one_turn gave in Rollout.turns")
+        missing = Counter(map(_tokens, self._asked)) - Counter(map(_tokens, rollout.turns))
+        if missing:
+            raise self._wrong(
+                f"asked for {len(self._asked)} turns and left {missing.total()} of them out of Rollout.turns; list every one, "
+                "with output_mask = [0, …] where it is not to be trained"
+            )
+        try:
+            sequences_of(rollout)
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
+        if self._config.loss.num_top and any(map(_lacks_top, rollout.turns)):
+            raise self._wrong(
+                "gave a turn to train without output_sampler_logprobs, which the run's loss reads; keep those of "
+                'generate_one_turn, or set loss.name = "clip"'
+            )
+
+    def _with_version(self, turn: TurnRecord) -> TurnRecord:
+        """A turn from elsewhere counts as sampled by the version that was served when its group began."""
+        return (
+            turn
+            if turn.output_versions
+            else replace(turn, output_versions=[self._place.version] * len(turn.output_ids))
+        )
+
+    def _told(self, rollout: Rollout) -> Rollout:
+        seconds = time.monotonic() - self._began
+        return replace(rollout, index=self._place.index, seed=self._seed(0), duration_seconds=seconds)
+
+    def _wrong(self, what: str) -> HookError:
+        return HookError(f"{self._config.rollout_loop.path}: generate_one, {self._place}, {what}")
+
+
+def _tokens(turn: TurnRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(turn.prompt_ids), tuple(turn.output_ids)
+
+
+def _lacks_top(turn: TurnRecord) -> bool:
+    trained = bool(turn.output_ids) and (turn.output_mask is None or any(turn.output_mask))
+    return trained and turn.output_sampler_logprobs is None
