@@ -207,7 +207,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     prompt, completions = told["prompt"], tuple(_lengths(table, "completion_ids"))
     known = {**told, **(told.get("pace") or {}), "num_rollouts": len(table), "prompt_id": prompt["id"]}
     known |= {name: prompt[name] for name in ("environment", "epoch", "row_index")}
-    columns = {
+    columns: dict[str, Any] = {
         **{name: table.column(name).to_pylist() for name in _ROLLOUT_COLUMNS},
         "num_completion_tokens": completions,
     }
