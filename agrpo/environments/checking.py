@@ -30,9 +30,11 @@ def found_environments(section: EnvironmentsSection) -> tuple[dict[str, Kind], l
     for name, path in paths_of(section).items():
         where = f"environments.factories.{name}" if name else "environments.factory"
         try:
-            kind = _in_time(lambda path=path: kind_at(path), f'"{path}"', section.timeout_seconds)
+            kind = kind_at(
+                path, lambda factory, path=path: _in_time(factory, f'making "{path}"', section.timeout_seconds)
+            )
             problem = _odd_instances(kind, section.timeout_seconds)
-        except (AgrpoError, ImportError, TimeoutError) as error:
+        except (AgrpoError, ImportError) as error:
             problems.append(f"{where}: {error}")
             continue
         if problem is None:
@@ -148,7 +150,7 @@ def _odd_instances(kind: Kind, seconds: float) -> str | None:
 
 
 def _in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
-    """What it returns. Raises `TimeoutError` after as many seconds, and what it raised if that is one of ours."""
+    """What it returns. Raises `EnvironmentFault` after as many seconds, or with what it raised."""
     outcomes: list[Outcome] = []
 
     def work() -> None:
@@ -161,10 +163,8 @@ def _in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
     thread.start()
     thread.join(seconds)
     if not outcomes:
-        raise TimeoutError(f"{what} did not return within {seconds:g} s (environments.timeout_seconds)")
+        raise EnvironmentFault(f"{what} did not return within {seconds:g} s (environments.timeout_seconds)")
     error = outcomes[0].error
-    if isinstance(error, AgrpoError | ImportError):
-        raise error
     if error is not None:
         raise EnvironmentFault(f"{what} raised {words_of(error)}") from error
     return outcomes[0].value

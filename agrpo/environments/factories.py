@@ -26,14 +26,14 @@ OWN = ("reset", "get_reward")
 """Methods that agrpo calls itself: no tools."""
 
 
-def kind_at(path: str) -> Kind:
-    """The environment that the factory at `path` makes. One that is a function without a result's type is called once.
+def kind_at(path: str, make: Callable[[Callable[[], Any]], Any] = lambda factory: factory()) -> Kind:
+    """The environment that the factory at `path` makes. One that is a function without a result's type is called, by `make`.
 
     Raises `EnvironmentFault`, `UnfitEnvironment` where a class lacks what an environment has, or `ToolError` for a public
     method that cannot be a tool.
     """
     factory = factory_at(path)
-    cls = _class_of(factory, path)
+    cls = _class_of(factory, path, make)
     reset = getattr(cls, "reset", None)
     if not callable(reset):
         raise UnfitEnvironment(
@@ -133,7 +133,7 @@ def _module(name: str, path: str) -> ModuleType:
         raise EnvironmentFault(f'"{path}": importing {name} failed: {words_of(error)}') from error
 
 
-def _class_of(factory: Callable[[], Any], path: str) -> type[Any]:
+def _class_of(factory: Callable[[], Any], path: str, make: Callable[[Callable[[], Any]], Any]) -> type[Any]:
     if inspect.isclass(factory):
         return factory
     try:
@@ -143,7 +143,9 @@ def _class_of(factory: Callable[[], Any], path: str) -> type[Any]:
     if inspect.isclass(told) and callable(getattr(told, "reset", None)):
         return told
     try:
-        return type(factory())
+        return type(make(factory))
+    except EnvironmentFault:
+        raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f'"{path}" makes no environment: {words_of(error)}') from error
 

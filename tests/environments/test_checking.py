@@ -104,6 +104,9 @@ def test_a_factory_that_cannot_serve_rollouts_is_refused(name: str, told: str):
 
 def test_an_environment_that_hangs_while_it_is_made_is_refused_in_time(monkeypatch: pytest.MonkeyPatch):
     worlds.HOLDING.clear()
+    monkeypatch.setattr(worlds, "untyped_game", lambda: worlds.HOLDING.wait(10))
+    _, (found,) = found_environments(EnvironmentsSection(factory=f"{HERE}:untyped_game", timeout_seconds=0.2))
+    assert "did not return within 0.2 s (environments.timeout_seconds)" in found
     monkeypatch.setattr(worlds.Quiet, "__init__", lambda self: worlds.HOLDING.wait(10) and None)
     _, (found,) = found_environments(EnvironmentsSection(factory=f"{HERE}:Quiet", timeout_seconds=0.2))
     worlds.HOLDING.set()
