@@ -77,7 +77,12 @@ class HttpJudge:
         headers = {"Content-Type": "application/json"}
         if self.api_key_variable is None:
             return headers
-        key = os.environ.get(self.api_key_variable)
+        key = os.environ.get(self.api_key_variable, "").strip()
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise RewardError(
+                f'reward "http_judge": the environment variable {self.api_key_variable} (api_key_variable) holds no key: one '
+                "line of letters, digits and signs without a space was expected"
+            )
         if not key:
             raise RewardError(
                 f'reward "http_judge": the environment variable {self.api_key_variable} (api_key_variable) is not set; '
@@ -89,7 +94,7 @@ class HttpJudge:
 def _as_json(body: dict[str, Any]) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RewardError(
             f'reward "http_judge": the group cannot be sent as JSON ({error}); take such columns out of the dataset'
         ) from None
@@ -111,5 +116,8 @@ def _rewards_in(answer: Any, count: int, url: str) -> list[float | None]:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply to be shown"
     return text if len(text) <= 100 else f"{text[:100]}…"
