@@ -58,6 +58,11 @@ class CodeExecution:
         """As for `Needing`."""
         return (self.fact,)
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        """As for `Timed`."""
+        return {"cpu_seconds": self.cpu_seconds, "wall_seconds": self.wall_seconds}
+
     def prepare(self) -> None:
         """Run a program. Raises `RewardError` where this system cannot confine it as asked; prints what else it cannot."""
         with launched(self._bounds) as launcher:

@@ -31,7 +31,7 @@ class HttpJudge:
     request_seconds: Positive = 10.0
     """Most time of one request."""
     deadline_seconds: Positive = 25.0
-    """Most time for a group, retries and pauses included. Keep it below `rewards.timeout_seconds`."""
+    """Most time for a group, retries and pauses included. Below `rewards.timeout_seconds`."""
     max_retries: Annotated[int, Field(ge=0)] = 3
     """After no answer, a lost connection, or a status that may pass (408, 425, 429, 500, 502, 503, 504)."""
     backoff_seconds: Positive = 0.5
@@ -43,6 +43,11 @@ class HttpJudge:
 
     whole_group: ClassVar[bool] = True
     """A service may compare the completions, and one that is down is not asked once more about each of them."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """As for `Timed`."""
+        return {"deadline_seconds": self.deadline_seconds}
 
     def prepare(self) -> None:
         """Ask about an empty group. Raises `RewardError` where the service does not answer as it should."""
