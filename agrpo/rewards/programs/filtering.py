@@ -90,7 +90,7 @@ LASTING: Numbers = {
     "memfd_secret": (447, 447),
 }
 """Memory that is no part of the address space, or that stays when the program has ended."""
-ATTRIBUTES: Numbers = {
+MODES: Numbers = {
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -103,6 +103,10 @@ ATTRIBUTES: Numbers = {
     "utimes": (235, None),
     "futimesat": (261, None),
     "utimensat": (280, 88),
+}
+"""Landlock does not know these, and a path cannot be judged here. They change nothing and say that they did, for much that
+is honest calls them in passing (`shutil.copy`, `shelve`)."""
+ATTRIBUTES: Numbers = {
     "setxattr": (188, 5),
     "lsetxattr": (189, 6),
     "fsetxattr": (190, 7),
@@ -113,7 +117,6 @@ ATTRIBUTES: Numbers = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
-"""Landlock does not know these, and a path cannot be judged here."""
 SOCKETS: Numbers = {"socket": (41, 198)}
 TRUNCATE: Numbers = {"truncate": (76, 45)}
 TO_ITSELF: Numbers = {"kill": (62, 129), "tgkill": (234, 131)}
@@ -141,6 +144,7 @@ _CLONE: Numbers = {"clone": (56, 220)}
 
 _ALLOWED = (_RETURN, 0, 0, _ALLOW)
 _REFUSED = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
+_PRETENDED = (_RETURN, 0, 0, _REFUSE | 0)
 _ABSENT = (_RETURN, 0, 0, _REFUSE | errno.ENOSYS)
 
 
@@ -178,6 +182,8 @@ def program(machine: Machine, pid: int, *, sockets: bool, truncation: bool) -> l
     never = PROCESSES | LASTING | ATTRIBUTES | ({} if sockets else SOCKETS) | ({} if truncation else TRUNCATE)
     for number in _of(never, machine):
         lines += [(_EQUAL, 0, 1, number), _REFUSED]
+    for number in _of(MODES, machine):
+        lines += [(_EQUAL, 0, 1, number), _PRETENDED]
     for number in _of(HIDING if truncation else HIDING | OPENING_HIDDEN, machine):
         lines += [(_EQUAL, 0, 1, number), _ABSENT]  # libraries go back to the older call
     for number in _of(TO_ITSELF, machine):
