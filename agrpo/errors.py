@@ -17,7 +17,10 @@
     |-- RolloutNotFound        no recorded rollout answers to what was asked for
     |-- PromptError            the prompts of a run cannot be used
     |-- RewardError            a reward cannot be loaded, or may not go on failing
+    |   `-- NoteRefused        a reward noted what cannot be recorded
     |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
+    |-- EnvironmentFault       an environment cannot be used, or fails where it may not
+    |   `-- UnfitEnvironment   what is there is no environment
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
     |   |-- StaleInFlight      a request's version has become too old to be trained
@@ -113,8 +116,20 @@ class RewardError(AgrpoError, RuntimeError):
     """A reward cannot be loaded, or failed where it may not."""
 
 
+class NoteRefused(RewardError):
+    """A note of a reward cannot be recorded. The message is the reason, fit for the record."""
+
+
 class ToolError(AgrpoError, RuntimeError):
     """A tool cannot be loaded, the model's calls cannot be read, or a call failed where it may not."""
+
+
+class EnvironmentFault(AgrpoError, RuntimeError):
+    """An environment cannot be loaded, or failed where it may not."""
+
+
+class UnfitEnvironment(EnvironmentFault, TypeError):
+    """A class lacks what every environment has, or has it otherwise."""
 
 
 class EngineError(AgrpoError, RuntimeError):

@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.config import resolve
+from agrpo.records.arrow import group_from_arrow
+from agrpo.runs import prepare as prepare_run
+from examples.guess.game import GuessNumber
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
+from tests.stages.walk import dones, walk
 
 ROOT = Path(__file__).parents[1]
 SMOLLM2 = ROOT / "examples" / "smollm2"
-RUN_FILES = sorted(SMOLLM2.glob("*.toml"))
+RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
 
 
 def judged(answers: list[str], right: str) -> list[float]:
@@ -52,6 +57,55 @@ def test_a_model_that_is_whole_is_left_alone(tmp_path, capsys):
     assert prepare(tmp_path) == tmp_path
     assert {file.read_text() for file in tmp_path.iterdir()} == {"made before"}
     assert capsys.readouterr().out == f"{tmp_path}: there already\n"
+
+
+def test_a_game_is_paid_for_few_guesses_and_begins_anew():
+    game = GuessNumber()
+    paid: list[float] = []
+    for values in ((target_of(7),), (0, target_of(7)), (0, 0), ()):
+        game.reset(number=7)
+        for value in values:
+            game.guess(value)
+        paid.append(game.get_reward())
+    assert paid == [1.0, 1.0 - 1 / 7, 0.1, 0.0]
+    other = GuessNumber()
+    other.reset(number=7)
+    assert other.target == game.target, "rollouts of a group look for the same number"
+
+
+def test_a_game_says_where_the_number_lies_and_ends_after_six_guesses():
+    game = GuessNumber()
+    game.reset(number=3)
+    answers = [game.guess(value) for value in (game.target - 1, game.target + 1, game.target, 0, 0, 0)]
+    assert answers[:3] == ["It is higher.", "It is lower.", "That is it."]
+    with pytest.raises(RuntimeError, match="no guesses left"):
+        game.guess(1)
+
+
+@pytest.mark.slow
+@pytest.mark.spec("G-204")
+def test_a_run_without_a_dataset_is_as_long_as_its_steps(tiny_model, tmp_path):
+    changes = {
+        "model.path": f"'{tiny_model}'",
+        "run.dir": f"'{tmp_path}'",
+        "stop.max_steps": "2",
+        "engine.max_completion_length": "8",
+    }
+    folder = prepare_run(
+        resolve(ROOT / "examples" / "guess" / "guess.toml", sets=[f"{name}={value}" for name, value in changes.items()])
+    )
+    walk(folder)
+    assert len(dones(folder)) == 2
+    group = group_from_arrow(folder.groups.demand(0))
+    assert group.prompt.messages == [] and "number" in group.prompt.facts
+    assert group.prompts[0] == group.prompts[7]
+    assert "I think of a number from 1 to 20" in group.prompts[0][0]["content"]
+
+
+def target_of(number: int) -> int:
+    game = GuessNumber()
+    game.reset(number=number)
+    return game.target
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ LAYERS = {
     "__main__": 6,
     "flows": 6,
 }
-NEIGHBOURS = {("environments", "tools")}
+NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics")}
 """Rooms, and the other room each may import."""
 
 TORCH_ROOMS = {"policy", "packing", "losses", "aggregations", "metrics", "checkpoints", "weights", "engines"}

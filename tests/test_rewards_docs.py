@@ -5,15 +5,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from agrpo.config import RewardSection
-from agrpo.rewards import rewards
+from agrpo.records.trainer_state import TrainerState
+from agrpo.rewards import FunctionReward, rewards
+from agrpo.rewards.calling import Call, Notes
+from agrpo.rewards.functions import reward_function
 from agrpo.rewards.programs.cases import Case, cases_of
 from tests.rewards.test_http_judge import judged
 from tests.rewards.worlds import group_of
@@ -23,6 +28,10 @@ PAGE = (Path(__file__).parent.parent / "docs" / "rewards.md").read_text("utf-8")
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def functions() -> list[str]:
+    return [text for text in blocks("python") if "aiohttp" not in text]
 
 
 @pytest.mark.parametrize("name", rewards.names())
@@ -59,10 +68,20 @@ def test_the_service_shown_judges() -> None:
 
 def test_the_function_shown_rewards() -> None:
     names: dict[str, Any] = {}
-    (function,) = [text for text in blocks("python") if "aiohttp" not in text]
-    exec(function, names)
+    exec(functions()[0], names)
     group = group_of("it is 4", "no", solution="4")
     assert names["shorter"](completions=group.completions, **group.reward_kwargs) == [1 - 0.007, -0.002]
+
+
+def test_the_function_shown_notes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ModuleType("shown_in_docs")
+    exec(functions()[1], shown.__dict__)
+    monkeypatch.setitem(sys.modules, "shown_in_docs", shown)
+    call = Call(4, TrainerState(global_step=5, max_steps=10))
+    reward = reward_function("shown_in_docs:lenient")
+    assert isinstance(reward, FunctionReward)
+    assert reward.judge_and_note(group_of("it is 4", "5", "no", "", solution="4"), call) == [1.0, 0.25, 0.0, 0.0]
+    assert call.notes == Notes(extras={"answer": ["4", "5", "no", ""]}, metrics={"share_right": 0.25})
 
 
 def test_the_cases_shown_are_cases() -> None:

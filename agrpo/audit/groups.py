@@ -20,6 +20,7 @@ from agrpo.errors import StoreLostWrites
 from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.topic import Topic
 from agrpo.records.arrow import GROUP_SCHEMA, SCORED_SCHEMA, group_from_arrow, read_table, scored_from_arrow
+from agrpo.records.extras import number_of, text_of
 from agrpo.records.rollout import UNANSWERED
 from agrpo.records.score import Mark, ScoredGroup
 
@@ -58,6 +59,8 @@ class ScoreFacts:
     """Of the database."""
     reward_rows: list[Row]
     scores: list[Row]
+    extras: list[Row]
+    metrics: list[Row]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,6 +216,8 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     }
     turns = tuple(_lengths(table, "turns"))
     columns |= {"own_reward": columns["reward"], "num_turns": turns}
+    stays = [stay or {} for stay in columns["stay"]]
+    columns |= {name: [stay.get(field) for stay in stays] for name, field in _OF_STAYS.items()}
     return GroupFacts(
         prompt_id=prompt["id"],
         sampler=_sampler(told),
@@ -221,6 +226,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         completions=completions,
         turns=turns,
         own_rewards=tuple(columns["reward"]),
+        paid=_paid(columns["stay"], columns["stop_reason"]),
         failed=tuple(reason in UNANSWERED for reason in columns["stop_reason"]),
         claim_try=told["claim_try"],
         epoch=prompt["epoch"],
@@ -236,8 +242,25 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     )
 
 
+_OF_STAYS = {
+    "environment_class": "environment",
+    "reset_seconds": "reset_seconds",
+    "get_reward_seconds": "reward_seconds",
+}
 _CALLS_OF = ("ticket", "rollout_index", "tool_calls")
-_ROLLOUT_COLUMNS = [name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns")]
+_ROLLOUT_COLUMNS = [
+    name for name in GROUP_SCHEMA.names if name not in ("completion", "completion_ids", "turns", "prompt")
+]
+
+
+def _paid(stays: list[dict[str, Any] | None], reasons: list[str]) -> dict[str, tuple[float | None, ...]]:
+    """What environments gave the rollouts of a group, where they were asked; those that failed were not."""
+    asked = {stay["environment"] for stay in stays if stay and stay["reward_seconds"] is not None}
+    given = tuple(
+        None if stay is None or reason in UNANSWERED else stay["reward"]
+        for stay, reason in zip(stays, reasons, strict=True)
+    )
+    return dict.fromkeys(asked, given)
 
 
 def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:
@@ -257,6 +280,15 @@ def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:
             (scored.ticket, index, one.reward, one.weight, one.values[index], one.errors[index], one.duration_seconds)
             for index in range(len(rewards))
             for one in scored.scores
+        ],
+        extras=[
+            (scored.ticket, index, one.reward, name, text_of(values[index]), number_of(values[index]))
+            for index in range(len(rewards))
+            for one in scored.scores
+            for name, values in one.extras.items()
+        ],
+        metrics=[
+            (scored.ticket, one.reward, name, value) for one in scored.scores for name, value in one.metrics.items()
         ],
     )
 
@@ -290,5 +322,10 @@ def _expect(look: Look, facts: TicketFacts) -> None:
         )
     if scores is not None:
         look.expect(
-            Entry("scored", ticket), scored_groups=[scores.row], scores=scores.scores, rewards=scores.reward_rows
+            Entry("scored", ticket),
+            scored_groups=[scores.row],
+            scores=scores.scores,
+            rewards=scores.reward_rows,
+            reward_extras=scores.extras,
+            reward_metrics=scores.metrics,
         )

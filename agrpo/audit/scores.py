@@ -24,6 +24,8 @@ class Judged:
     """Generated tokens."""
     turns: tuple[int, ...]
     own_rewards: tuple[float | None, ...]
+    paid: dict[str, tuple[float | None, ...]]
+    """What environments gave, by the name under which that is a reward; empty where they give nothing."""
     failed: tuple[bool, ...]
 
 
@@ -38,6 +40,10 @@ def odd_scores(group: Judged, scored: ScoredGroup, micro_tokens: int) -> Iterato
     yield from _odd_origin(group, scored)
     if any(scored.num_turns) and list(group.turns) != scored.num_turns:
         yield f"its rollouts have {list(group.turns)} turns, the scored ones {scored.num_turns}; expected the same"
+    given = {score.reward: score.values for score in scored.scores}
+    for name, values in group.paid.items():
+        if given.get(name) != list(values):
+            yield f"its environment {name} gave {list(values)}, its scores say {given.get(name)}; expected the same"
     rewards = total_rewards(scored.scores, list(group.own_rewards))
     if _told(rewards) != _told(scored.rewards):
         yield f"its scores make rewards {_told(rewards)}, they say {_told(scored.rewards)}; expected the same"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config.sections import AdapterSection, CheckpointSection, ModelSection, RewardSection, ToolsSection
+from agrpo.config.sections import (
+    AdapterSection,
+    CheckpointSection,
+    EnvironmentsSection,
+    ModelSection,
+    RewardSection,
+    ToolsSection,
+)
 from agrpo.config.serving import serving_problems
 from agrpo.records.sampling import Sampling
 
@@ -53,7 +60,8 @@ def cross_checks(
     problems += _ignored_exports(sections["checkpoint"])
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
-    problems += _tool_problems(sections["tools"], stop.stall_seconds)
+    problems += _tool_problems(sections["tools"], sections["environments"], stop.stall_seconds)
+    problems += _environment_problems(sections["environments"], stop.stall_seconds)
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(
@@ -126,12 +134,13 @@ def _adapter_problems(adapter: AdapterSection, engine: EnginePart) -> list[str]:
     return problems
 
 
-def _tool_problems(tools: ToolsSection, stall_seconds: float) -> list[str]:
-    if not tools.functions:
+def _tool_problems(tools: ToolsSection, environments: EnvironmentsSection, stall_seconds: float) -> list[str]:
+    if not tools.functions and not environments.are_given:
         unused = ToolsSection()
         said = [name for name in _CALLING if getattr(tools, name) != getattr(unused, name)]
         return [
-            f"tools.{name}: says how functions are called, and there is none; set tools.functions, or leave it out"
+            f"tools.{name}: says how functions are called, and there is none; set tools.functions or environments.factory, "
+            "or leave it out"
             for name in said
         ]
     names = [path.partition(":")[2] for path in tools.functions]
@@ -143,6 +152,28 @@ def _tool_problems(tools: ToolsSection, stall_seconds: float) -> list[str]:
         problems.append(
             f"tools.timeout_seconds = {tools.timeout_seconds:g}: a call may take as long as the run waits for anything "
             f"(stop.stall_seconds = {stall_seconds:g}), and would end it; lower the first or raise the second"
+        )
+    return problems
+
+
+def _environment_problems(environments: EnvironmentsSection, stall_seconds: float) -> list[str]:
+    if not environments.are_given:
+        if environments.timeout_seconds == EnvironmentsSection().timeout_seconds:
+            return []
+        return [
+            "environments.timeout_seconds: says how long an environment may take, and there is none; set "
+            "environments.factory, or leave it out"
+        ]
+    problems: list[str] = []
+    if environments.factory is not None and environments.factories:
+        problems.append(
+            "environments.factory: is the only environment of a run, and environments.factories names "
+            f"{', '.join(sorted(environments.factories))}; move it there, under a name that rows can pick, or leave it out"
+        )
+    if environments.timeout_seconds >= stall_seconds:
+        problems.append(
+            f"environments.timeout_seconds = {environments.timeout_seconds:g}: an environment may take as long as the run "
+            f"waits for anything (stop.stall_seconds = {stall_seconds:g}), and would end it; lower the first or raise the second"
         )
     return problems
 

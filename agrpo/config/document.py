@@ -20,8 +20,8 @@ from agrpo.errors import UnknownName
 from agrpo.registry import Registry, nearest
 
 ORDER = (
-    *("run", "model", "adapter", "prompts", "engine", "tools", "rewards", "step", "async", "optimizer"),
-    *("advantage", "loss", "aggregation", "packing", "checkpoint", "resume", "workers", "stop"),
+    *("run", "model", "adapter", "prompts", "engine", "tools", "environments", "rewards", "step", "async"),
+    *("optimizer", "advantage", "loss", "aggregation", "packing", "checkpoint", "resume", "workers", "stop"),
     *("recorder", "supervision", "store"),
 )
 """Tables as the page has them."""

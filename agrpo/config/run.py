@@ -17,6 +17,7 @@ from agrpo.config.sections import (
     AdapterSection,
     AsyncSection,
     CheckpointSection,
+    EnvironmentsSection,
     ModelSection,
     OptimizerSection,
     RecorderSection,
@@ -73,6 +74,7 @@ class RunConfig:
     engine: EnginePart
     prompts: PromptsSection
     tools: ToolsSection
+    environments: EnvironmentsSection
     rewards: tuple[RewardSection, ...]
     advantage: Advantage
     loss: Loss
@@ -107,6 +109,14 @@ class RunConfig:
     @property
     def zero_variance(self) -> str:
         return self.step.zero_variance or ("keep" if self.lockstep else "refill")
+
+    def num_steps(self, prompts_per_epoch: int | None) -> int | None:
+        """Optimizer steps of the whole run; None where they cannot be counted."""
+        if self.stop.max_steps is not None or self.stop.epochs is None:
+            return self.stop.max_steps
+        if self.zero_variance == "refill" or prompts_per_epoch is None:
+            return None
+        return -(-self.stop.epochs * prompts_per_epoch // self.step.groups)
 
     @property
     def data_seed(self) -> int:
@@ -146,6 +156,7 @@ class _Builder:
             sampling=sampling,
             prompts=PromptsSection(source=parts.pop("prompts"), shuffle=shuffle),
             tools=sections["tools"],
+            environments=sections["environments"],
             rewards=tuple(rewards),
             step=sections["step"],
             asynchronous=sections["async"],
@@ -236,7 +247,8 @@ class _Builder:
 
     def _rewards(self) -> list[RewardSection]:
         entries = self.tree.get("rewards", [])
-        if not isinstance(entries, list) or not entries:
+        acts = bool(self._table("environments"))  # an environment may bring the reward
+        if not isinstance(entries, list) or not (entries or acts):
             self.problems.append("rewards: missing; a run needs at least one [[rewards]] table")
             return []
         built = [self._reward(f"rewards.{index}", entry) for index, entry in enumerate(entries)]

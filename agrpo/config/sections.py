@@ -137,6 +137,27 @@ class ToolsSection:
     """How the model writes its calls. None: as its tokenizer declares, or as its chat template shows."""
 
 
+_PATH = Field(pattern=r"^([A-Za-z_][\w.]*:)?[A-Za-z_][\w-]*$")
+"""`package.module:name`, or the name of an entry point."""
+
+
+@part
+class EnvironmentsSection:
+    """Worlds in which rollouts act ([environments.md](environments.md)). Without any, a rollout has functions alone, or nothing."""
+
+    factory: Annotated[str, _PATH] | None = None
+    """What makes an instance of the run's only environment, as `package.module:Class` or as an entry point's name."""
+    factories: dict[str, Annotated[str, _PATH]] = field(default_factory=dict)
+    """Several, by the name with which a row's `environment` column picks one."""
+    timeout_seconds: Positive = 30.0
+    """Of making an instance, of its `reset` and of its `get_reward`. A rollout whose environment takes longer has failed."""
+
+    @property
+    def are_given(self) -> bool:
+        """Whether rollouts act in an environment."""
+        return self.factory is not None or bool(self.factories)
+
+
 @part
 class StepSection:
     """What one optimizer step is made of."""
@@ -290,6 +311,7 @@ SECTIONS: dict[str, type[Any]] = {
     "model": ModelSection,
     "adapter": AdapterSection,
     "tools": ToolsSection,
+    "environments": EnvironmentsSection,
     "step": StepSection,
     "async": AsyncSection,
     "optimizer": OptimizerSection,

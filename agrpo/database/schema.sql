@@ -143,11 +143,15 @@ CREATE TABLE rollouts (
     own_reward DOUBLE,
     model_version BIGINT,
     duration_seconds DOUBLE,
+    own_prompt JSON,
+    environment_class VARCHAR,
+    reset_seconds DOUBLE,
+    get_reward_seconds DOUBLE,
     completion_ids INTEGER[]
 );
 COMMENT ON TABLE rollouts IS 'One whole conversation for a prompt. Its reward: rollouts_with_rewards.';
 COMMENT ON COLUMN rollouts.rollout_index IS 'Place in the group, from 0.';
-COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout, engine_error or stale_in_flight.';
+COMMENT ON COLUMN rollouts.stop_reason IS 'stop, length, max_turns, tool_error, timeout, engine_error, environment_error or stale_in_flight.';
 COMMENT ON COLUMN rollouts.terminated IS 'Whether the model ended its last turn itself.';
 COMMENT ON COLUMN rollouts.error IS 'What failed, where stop_reason says that something did.';
 COMMENT ON COLUMN rollouts.completion IS 'Messages after the prompt.';
@@ -157,6 +161,10 @@ COMMENT ON COLUMN rollouts.num_completion_tokens IS 'Generated tokens of all tur
 COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training sequences of the rollout.';
 COMMENT ON COLUMN rollouts.num_sequences IS 'Training sequences that have a trained token; above 1: turns did not continue one another.';
 COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
+COMMENT ON COLUMN rollouts.own_prompt IS 'The messages that it was asked, where its environment had a say in them; NULL: those of its group.';
+COMMENT ON COLUMN rollouts.environment_class IS 'The environment it acted in, which is also the name of the reward that it paid; NULL: none.';
+COMMENT ON COLUMN rollouts.reset_seconds IS 'Of its environment''s reset, and of making an instance where none was free.';
+COMMENT ON COLUMN rollouts.get_reward_seconds IS 'Of its environment''s get_reward; NULL: it was not asked.';
 COMMENT ON COLUMN rollouts.model_version IS 'Policy version of the first sampled token; NULL where none was sampled.';
 
 CREATE TABLE turns (
@@ -252,6 +260,30 @@ COMMENT ON TABLE rewards IS 'What one reward said of one rollout.';
 COMMENT ON COLUMN rewards.value IS 'Before its weight; NULL where the reward has nothing to say.';
 COMMENT ON COLUMN rewards.error IS 'Why the value is missing, where something failed.';
 COMMENT ON COLUMN rewards.duration_seconds IS 'Of the reward''s call for the whole group.';
+
+CREATE TABLE reward_extras (
+    ticket BIGINT NOT NULL,
+    rollout_index INTEGER NOT NULL,
+    reward VARCHAR,
+    name VARCHAR,
+    value VARCHAR,
+    number DOUBLE
+);
+COMMENT ON TABLE reward_extras IS 'What a reward noted of one rollout with log_extra, beside its value.';
+COMMENT ON COLUMN reward_extras.reward IS 'Name of the reward.';
+COMMENT ON COLUMN reward_extras.name IS 'Column that log_extra was called with.';
+COMMENT ON COLUMN reward_extras.value IS 'A text as it is; a number, true or false as JSON; NULL: None, or the reward failed on this rollout.';
+COMMENT ON COLUMN reward_extras.number IS 'The value where it is a number; 1 for true, 0 for false.';
+
+CREATE TABLE reward_metrics (
+    ticket BIGINT NOT NULL,
+    reward VARCHAR,
+    name VARCHAR,
+    value DOUBLE
+);
+COMMENT ON TABLE reward_metrics IS 'What a reward noted of a group with log_metric. A step has it beside the measures of docs/metrics.md.';
+COMMENT ON COLUMN reward_metrics.reward IS 'Name of the reward.';
+COMMENT ON COLUMN reward_metrics.name IS 'That log_metric was called with.';
 
 CREATE TABLE plans (
     attempt INTEGER NOT NULL,

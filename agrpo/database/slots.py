@@ -72,6 +72,14 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
             }
         ],
     )
+    batch.add_rows(
+        "reward_metrics",
+        [
+            {"ticket": facts["ticket"], "reward": source["reward"], "name": name, "value": value}
+            for source in facts["sources"]
+            for name, value in source.get("metrics", {}).items()
+        ],
+    )
     batch.add_slot(table, data.size, _scores)
 
 
@@ -92,7 +100,18 @@ def _groups_with_topk(slots: pa.Table) -> Mapping[str, pa.Table]:
 
 def _scores(slots: pa.Table) -> Mapping[str, pa.Table]:
     rewards = _exploded(slots, "scores", "place").drop_columns(["place"]).rename_columns({"reward": "name"})
-    return {"scores": slots.select(["ticket", "rollout_index", "reward", "duplicate"]), "rewards": rewards}
+    return {
+        "scores": slots.select(["ticket", "rollout_index", "reward", "duplicate"]),
+        "rewards": rewards,
+        "reward_extras": _extras(slots),
+    }
+
+
+def _extras(slots: pa.Table) -> pa.Table:
+    """Texts without the quotes that they have in JSON."""
+    rows = _exploded(slots, "extras", "place").drop_columns(["place"])
+    values = [json.loads(v) if v is not None and v[:1] == '"' else v for v in rows.column("value").to_pylist()]
+    return rows.set_column(rows.column_names.index("value"), "value", pa.array(values, pa.string()))
 
 
 def _exploded(slots: pa.Table, column: str, numbered: str) -> pa.Table:
@@ -119,8 +138,12 @@ def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
 def _rollouts(slots: pa.Table, turns: pa.Table) -> pa.Table:
     counts = _lengths(slots.column("turns"))
     columns: dict[str, Any] = {
-        **{name: slots.column(name) for name in slots.column_names if name not in ("turns", "reward")},
+        **{
+            name: slots.column(name) for name in slots.column_names if name not in ("turns", "reward", "prompt", "stay")
+        },
         "own_reward": slots.column("reward"),
+        "own_prompt": slots.column("prompt"),
+        **_of_stays(slots.column("stay")),
         "completion_text": [_text(json.loads(text)) for text in slots.column("completion").to_pylist()],
         "num_completion_tokens": _lengths(slots.column("completion_ids")),
         "num_turns": counts,
@@ -131,8 +154,18 @@ def _rollouts(slots: pa.Table, turns: pa.Table) -> pa.Table:
     return pa.table({**arrays, "completion_ids": columns["completion_ids"]})
 
 
+def _of_stays(stays: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """In environments: NULL where a rollout had none."""
+    environment, reset_seconds, reward_seconds, *_ = stays.combine_chunks().flatten()
+    return {
+        "environment_class": environment,
+        "reset_seconds": reset_seconds,
+        "get_reward_seconds": reward_seconds,
+    }
+
+
 def _as(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    return values.cast(kind) if isinstance(values, pa.ChunkedArray) else pa.array(values, kind)
+    return values.cast(kind) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, kind)
 
 
 def _facts_of_turns(turns: pa.Table, counts: np.ndarray) -> dict[str, list[Any]]:

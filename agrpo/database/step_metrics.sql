@@ -33,7 +33,13 @@ WITH finished AS (
         (SELECT any_value(settings->>'$.step.micro_tokens')::DOUBLE FROM runs) AS micro_tokens,
         step_seconds * coalesce((SELECT any_value(settings->>'$.workers.generators')::DOUBLE FROM runs), 1)
             AS generators_seconds,
-        (SELECT coalesce(any_value(json_array_length(settings, '$.tools.functions')), 0) > 0 FROM runs) AS has_tools
+        (
+            SELECT
+                coalesce(any_value(json_array_length(settings, '$.tools.functions')), 0) > 0
+                OR any_value(settings->>'$.environments.factory') IS NOT NULL
+                OR coalesce(any_value(len(json_keys(settings, '$.environments.factories'))), 0) > 0
+            FROM runs
+        ) AS has_tools
     FROM live_steps
 ),
 consumed AS (
@@ -54,7 +60,8 @@ consumed AS (
 consumed_rollouts AS (
     SELECT
         step, ticket, rollout_index, num_prompt_tokens > 0 AS answered, num_completion_tokens AS length, terminated AS ended,
-        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize, stop_reason = 'max_turns' AS exhausted
+        num_turns, num_sequences, duration_seconds, duplicate, reward, stale, oversize, stop_reason = 'max_turns' AS exhausted,
+        reset_seconds, get_reward_seconds
     FROM rollouts
     JOIN scores USING (ticket, rollout_index)
     JOIN consumed USING (ticket)
@@ -107,6 +114,24 @@ reward_measures AS (
     WHERE std IS NOT NULL
     GROUP BY step, name
 ),
+noted AS (
+    SELECT
+        step, name, sum(value) AS total, count(*) AS num_values, min(value) AS smallest, max(value) AS largest,
+        string_split(string_split(name, '/')[-1], '_') AS words
+    FROM reward_metrics JOIN consumed USING (ticket)
+    GROUP BY step, name
+),
+noted_measures AS (
+    SELECT
+        step, name,
+        CASE
+            WHEN list_contains(words, 'max') AND NOT list_contains(words, 'count') THEN largest
+            WHEN list_contains(words, 'min') AND NOT list_contains(words, 'count') THEN smallest
+            ELSE total
+        END AS total,
+        CASE WHEN list_has_any(words, ['count', 'max', 'min']) THEN 1 ELSE num_values END AS weight
+    FROM noted
+),
 calls_by_name AS (
     SELECT
         step, name, count(*) AS num_calls, count(failure) AS num_failed, sum(duration_seconds) FILTER (ran) AS seconds,
@@ -146,6 +171,11 @@ tool_measures AS (
     LEFT JOIN rollouts_of_steps USING (step)
     LEFT JOIN calls_of_steps USING (step)
     WHERE has_tools
+),
+environment_measures AS (
+    SELECT step, mean_over(reset_seconds) AS "env/reset_s", mean_over(get_reward_seconds) AS "env/reward_s"
+    FROM consumed_rollouts
+    GROUP BY step
 ),
 transition_measures AS (
     SELECT
@@ -299,6 +329,7 @@ wide AS (
     JOIN sample_measures USING (step)
     JOIN packing USING (step)
     LEFT JOIN tool_measures USING (step)
+    LEFT JOIN environment_measures USING (step)
     LEFT JOIN transition_measures USING (step)
 )
 SELECT step, name, measured.total AS total, measured.weight AS weight
@@ -307,8 +338,10 @@ WHERE measured.weight > 0 OR name = 'tools/failure_frequency' -- 0 of 0 calls: N
 UNION ALL
 FROM reward_measures WHERE weight > 0
 UNION ALL
+FROM noted_measures
+UNION ALL
 FROM measures_by_tool WHERE weight > 0;
-COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, each as a total and what it is divided by, so that windows of steps add up exactly.';
+COMMENT ON VIEW step_totals IS 'The documented measures of every step that counts, and those that rewards noted, each as a total and what it is divided by, so that windows of steps add up exactly.';
 COMMENT ON COLUMN step_totals.name IS 'As docs/metrics.md has it.';
 COMMENT ON COLUMN step_totals.total IS 'Sum over the items of the measure: rollouts, tokens, groups, seconds.';
 COMMENT ON COLUMN step_totals.weight IS 'What the total is divided by; 1 for what a step has once.';
@@ -339,8 +372,8 @@ SELECT
     window_index, first_step, last_step, name,
     CASE
         WHEN list_contains(words, 'count') THEN total
-        WHEN list_contains(words, 'min') THEN smallest
         WHEN list_contains(words, 'max') OR name = 'num_tokens' THEN largest
+        WHEN list_contains(words, 'min') THEN smallest
         ELSE total / weight
     END AS value
 FROM totals

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean
 
 
 class Rule(StrEnum):
@@ -44,6 +47,16 @@ def rule_of(name: str) -> Rule:
         return Rule.NEWEST
     found = [rule for word, rule in _WORDS.items() if word in words]
     return found[0] if found else Rule.MEAN
+
+
+def added_up(name: str, values: Sequence[float]) -> float:
+    """Numbers of equal weight under one name as one, by the name's rule."""
+    rule = rule_of(name)
+    if rule is Rule.SUM:
+        return math.fsum(values)
+    if rule is Rule.LARGEST:
+        return max(values)
+    return min(values) if rule is Rule.SMALLEST else fmean(values)
 
 
 def measure_named(name: str) -> Measure | None:
@@ -218,6 +231,14 @@ MEASURES: tuple[Measure, ...] = (
         "rollouts, failed ones too",
         "Cut at `max_tool_calling_iterations` while still calling.",
     ),
+    _measure(
+        "env/reset_s",
+        "s",
+        "A-330",
+        "rollouts in an environment",
+        "In `reset`, and in making an instance where it was made.",
+    ),
+    _measure("env/reward_s", "s", "A-331", "rollouts whose environment was asked for it", "In `get_reward`."),
     _measure("sample/forwarded_tokens_mean", "tokens", "A-332", _SAMPLES, "Tokens of a sample."),
     _measure("sample/forwarded_tokens_max", "tokens", "A-332", _SAMPLES, "The most."),
     _measure("sample/trained_tokens_mean", "tokens", "A-333", _SAMPLES, "Tokens of a sample that carry loss."),

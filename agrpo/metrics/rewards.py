@@ -1,4 +1,4 @@
-"""Rewards: what the groups of a step earned (A-289 to A-295)."""
+"""Rewards: what the groups of a step earned (A-289 to A-295), and what rewards noted of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from agrpo.metrics import StepFacts, mean
+from agrpo.metrics.names import added_up
 from agrpo.records.score import Mark, ScoredGroup
 
 _NO_VARIANCE = {Mark.EQUAL_REWARDS, Mark.TOO_FEW_SCORES, Mark.FAILED}
@@ -30,7 +31,18 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "reward_zero_std_groups": mean(fmean(totals[ticket]) for ticket in flat if totals[ticket]),
         "frac_zero_std_groups": mean(group.ticket in flat for group in groups),
         **_by_name(facts),
+        **_noted(facts),
     }
+
+
+def _noted(facts: StepFacts) -> dict[str, float | None]:
+    """What rewards noted of their calls with `log_metric`, each added up by the rule of its name (G-186)."""
+    noted: defaultdict[str, list[float]] = defaultdict(list)
+    for group in facts.consumed:
+        for score in group.scores:
+            for name, value in score.metrics.items():
+                noted[name].append(value)
+    return {name: added_up(name, values) for name, values in noted.items()}
 
 
 def _by_name(facts: StepFacts) -> dict[str, float | None]:

@@ -24,7 +24,7 @@ class Source(Protocol):
     """A prompt source. Its fields are its knobs."""
 
     def __call__(self) -> Sequence[DatasetRow]:
-        """The rows, each with a `prompt` column (messages). Raises `PromptError`."""
+        """The rows, each with a `prompt` column (messages) unless an environment asks. Raises `PromptError`."""
         ...
 
 
@@ -46,7 +46,7 @@ class PromptOrder:
         return len(self._rows)
 
     def prompt(self, number: int) -> Prompt:
-        """Prompt number 0, 1, 2, … of the run. Raises `PromptError` for a row that holds no conversation."""
+        """Prompt number 0, 1, 2, … of the run. Raises `PromptError` for a row whose prompt is no conversation."""
         epoch, place = divmod(number, len(self._rows))
         index = _permutation(self._seed, epoch, len(self._rows))[place] if self._shuffle else place
         return prompt_of(self._rows[index], row_index=index, epoch=epoch)
@@ -60,8 +60,11 @@ def _permutation(seed: int, epoch: int, count: int) -> list[int]:
 
 
 def prompt_of(row: DatasetRow, *, row_index: int, epoch: int = 0) -> Prompt:
-    """A dataset row as a prompt. Every column but `prompt` and `environment` is a fact for the rewards."""
-    messages = messages_of(row, row_index)
+    """A dataset row as a prompt. Every column but `prompt` and `environment` is a fact for the rewards.
+
+    A row without a prompt has no messages: its environment says what is asked.
+    """
+    messages = [] if lacks_prompt(row) else messages_of(row, row_index)
     environment = row.get("environment")
     facts = {name: value for name, value in row.items() if name not in ("prompt", "environment")}
     return Prompt(
@@ -72,6 +75,11 @@ def prompt_of(row: DatasetRow, *, row_index: int, epoch: int = 0) -> Prompt:
         row_index=row_index,
         epoch=epoch,
     )
+
+
+def lacks_prompt(row: DatasetRow) -> bool:
+    """Whether the row leaves it to an environment to say what is asked."""
+    return row.get("prompt") is None
 
 
 def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
@@ -110,4 +118,4 @@ def _holds_something(value: Any) -> bool:
     return value is not None and not (isinstance(value, Sequence) and len(cast("Sequence[Any]", value)) == 0)
 
 
-__all__ = ["DatasetRow", "PromptOrder", "Source", "messages_of", "prompt_of", "sources"]
+__all__ = ["DatasetRow", "PromptOrder", "Source", "lacks_prompt", "messages_of", "prompt_of", "sources"]

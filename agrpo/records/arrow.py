@@ -9,51 +9,33 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 from agrpo.errors import RecordError, RecordTooNew
 from agrpo.records.checksum import ARROW_KEY, UNSEALED, check_arrow, sealed_arrow
+from agrpo.records.extras import EXTRA, extras_from_arrow, extras_to_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.nested import (
+    IDS,
+    STAY,
+    TOOL_CALL,
+    TURN,
+    stay_of,
+    stay_to_arrow,
+    tool_calls_of,
+    turn_to_arrow,
+    turns_from_arrow,
+)
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
+from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
-from agrpo.records.top_tokens import TopTokens
 
 MAJOR = 1
 VERSION = f"{MAJOR}.0"
-
-_IDS = pa.list_(pa.field("item", pa.int32(), nullable=False))
-_FLOATS = pa.list_(pa.field("item", pa.float32(), nullable=False))
-
-TURN = pa.struct(
-    [
-        ("prompt_ids", _IDS),
-        ("output_ids", _IDS),
-        ("output_log_probs", _FLOATS),
-        ("output_mask", pa.list_(pa.field("item", pa.uint8(), nullable=False))),
-        ("output_versions", _IDS),
-        ("output_sampling_mask", pa.list_(pa.field("item", _IDS))),
-        ("top_ids", pa.list_(pa.field("item", _IDS))),
-        ("top_logprobs", pa.list_(pa.field("item", _FLOATS))),
-        ("stop_reason", pa.string()),
-    ]
-)
-
-TOOL_CALL = pa.struct(
-    [
-        ("turn_index", pa.int32()),
-        ("name", pa.string()),
-        ("duration_seconds", pa.float64()),
-        ("failure", pa.string()),
-        ("reason", pa.string()),
-    ]
-)
 
 GROUP_SCHEMA = pa.schema(
     [
@@ -64,13 +46,15 @@ GROUP_SCHEMA = pa.schema(
         ("stop_reason", pa.string()),
         ("error", pa.string()),
         ("completion", pa.string()),
-        ("completion_ids", _IDS),
+        ("completion_ids", IDS),
         ("turns", pa.list_(TURN)),
         ("tool_call_count", pa.int32()),
         ("tool_failure_count", pa.int32()),
         ("reward", pa.float64()),
         ("duration_seconds", pa.float64()),
         ("tool_calls", pa.list_(TOOL_CALL)),
+        ("prompt", pa.string()),
+        ("stay", STAY),
     ]
 )
 
@@ -87,9 +71,11 @@ SCORED_SCHEMA = pa.schema(
         ("num_turns", pa.int32()),
         ("num_sequences", pa.int32()),
         ("duration_seconds", pa.float64()),
-        ("drift_tokens", _IDS),
+        ("drift_tokens", IDS),
         ("tool_calls", pa.list_(TOOL_CALL)),
         ("loop_exhausted", pa.bool_()),
+        ("extras", pa.list_(EXTRA)),
+        ("stay", STAY),
         (
             "scores",
             pa.list_(
@@ -135,12 +121,14 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
             "error": rollout.error,
             "completion": json.dumps(rollout.completion, ensure_ascii=False),
             "completion_ids": rollout.completion_ids,
-            "turns": [_turn_to_arrow(turn) for turn in rollout.turns],
+            "turns": [turn_to_arrow(turn) for turn in rollout.turns],
             "tool_call_count": rollout.tool_call_count,
             "tool_failure_count": rollout.tool_failure_count,
             "reward": rollout.reward,
             "duration_seconds": rollout.duration_seconds,
             "tool_calls": [asdict(call) for call in rollout.tool_calls],
+            "prompt": None if rollout.prompt is None else json.dumps(rollout.prompt, ensure_ascii=False),
+            "stay": stay_to_arrow(rollout.stay),
         }
         for rollout in group.rollouts
     ]
@@ -152,7 +140,7 @@ def group_from_arrow(data: pa.Buffer | bytes, where: str | None = None) -> Rollo
     table, facts = _read(data, GROUP_SCHEMA, "group", where)
     prompt = Prompt(**facts.pop("prompt"))
     pace = _pace(facts.pop("pace", None))
-    rows, turns = table.drop_columns(["turns"]).to_pylist(), _turns_from_arrow(table.column("turns"))
+    rows, turns = table.drop_columns(["turns"]).to_pylist(), turns_from_arrow(table.column("turns"))
     rollouts = [_rollout_from_arrow(row, own) for row, own in zip(rows, turns, strict=True)]
     return RolloutGroup(prompt=prompt, rollouts=rollouts, pace=pace, **facts)
 
@@ -173,7 +161,9 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
         "scored_at": scored.scored_at,
         "pace": scored.pace and asdict(scored.pace),
         "scoring": scored.scoring and asdict(scored.scoring),
-        "sources": [{"reward": score.reward, "weight": score.weight} for score in scored.scores],
+        "sources": [
+            {"reward": score.reward, "weight": score.weight, "metrics": score.metrics} for score in scored.scores
+        ],
     }
     rows = [
         {
@@ -191,6 +181,8 @@ def scored_to_arrow(scored: ScoredGroup) -> pa.Buffer:
             "drift_tokens": scored.drift_tokens[index] if scored.drift_tokens else [],
             "tool_calls": [asdict(call) for call in scored.tool_calls[index]] if scored.tool_calls else [],
             "loop_exhausted": scored.loop_exhausted[index] if scored.loop_exhausted else False,
+            "extras": extras_to_arrow(scored.scores, index),
+            "stay": stay_to_arrow(scored.stays[index] if scored.stays else None),
             "scores": [
                 {
                     "reward": score.reward,
@@ -225,8 +217,9 @@ def scored_from_arrow(data: pa.Buffer | bytes, where: str | None = None) -> Scor
         num_sequences=[row["num_sequences"] or 0 for row in rows],
         duration_seconds=[row["duration_seconds"] or 0.0 for row in rows],
         drift_tokens=[row["drift_tokens"] or [] for row in rows],
-        tool_calls=[_tool_calls(row) for row in rows],
+        tool_calls=[tool_calls_of(row) for row in rows],
         loop_exhausted=[bool(row["loop_exhausted"]) for row in rows],
+        stays=[stay_of(row) for row in rows],
         pace=_pace(facts.pop("pace", None)),
         scoring=scoring and Scoring(**_known(scoring, Scoring)),
         **facts,
@@ -254,29 +247,6 @@ def _known(document: dict[str, Any], record: type[Any]) -> dict[str, Any]:
     return {field.name: document[field.name] for field in fields(record) if field.name in document}
 
 
-def _turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:
-    top_ids, top_logprobs = _lists_of(turn.output_sampler_logprobs)
-    return {
-        "prompt_ids": turn.prompt_ids,
-        "output_ids": turn.output_ids,
-        "output_log_probs": turn.output_log_probs,
-        "output_mask": turn.output_mask,
-        "output_versions": turn.output_versions,
-        "output_sampling_mask": turn.output_sampling_mask,
-        "top_ids": top_ids,
-        "top_logprobs": top_logprobs,
-        "stop_reason": turn.stop_reason.value,
-    }
-
-
-def _lists_of(top: Sequence[dict[int, float]] | None) -> tuple[list[list[int]] | None, list[list[float]] | None]:
-    if top is None:
-        return None, None
-    if isinstance(top, TopTokens):
-        return top.lists()
-    return [list(place) for place in top], [list(place.values()) for place in top]
-
-
 def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout:
     return Rollout(
         completion=json.loads(row["completion"]),
@@ -291,46 +261,9 @@ def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout
         stop_reason=StopReason(row["stop_reason"]),
         error=row["error"],
         duration_seconds=row["duration_seconds"],
-        tool_calls=_tool_calls(row),
-    )
-
-
-def _tool_calls(row: dict[str, Any]) -> list[ToolCall]:
-    """None of a record that is older than they are."""
-    return [_tool_call(call) for call in row["tool_calls"] or []]
-
-
-def _tool_call(call: dict[str, Any]) -> ToolCall:
-    return ToolCall(
-        turn_index=call["turn_index"],
-        name=call["name"],
-        duration_seconds=call["duration_seconds"],
-        failure=None if call["failure"] is None else CallFailure(call["failure"]),
-        reason=call["reason"],
-    )
-
-
-def _turns_from_arrow(column: pa.ChunkedArray) -> Iterator[list[TurnRecord]]:
-    """The turns of each rollout. Most likely tokens never become Python objects: there are eight for each token."""
-    of_rollouts = column.combine_chunks()
-    flat = of_rollouts.flatten()
-    names = [field.name for field in TURN if field.name not in ("top_ids", "top_logprobs")]
-    plain = pa.StructArray.from_arrays([flat.field(name) for name in names], names).to_pylist()
-    turns = map(_turn_from_arrow, plain, flat.field("top_ids"), flat.field("top_logprobs"))
-    for count in of_rollouts.value_lengths().fill_null(0).to_pylist():
-        yield list(islice(turns, count))
-
-
-def _turn_from_arrow(turn: dict[str, Any], top_ids: pa.ListScalar, top_logprobs: pa.ListScalar) -> TurnRecord:
-    return TurnRecord(
-        prompt_ids=turn["prompt_ids"],
-        output_ids=turn["output_ids"],
-        output_log_probs=turn["output_log_probs"],
-        output_mask=turn["output_mask"],
-        output_sampling_mask=turn["output_sampling_mask"],
-        output_sampler_logprobs=TopTokens.of_lists(top_ids.values, top_logprobs.values) if top_ids.is_valid else None,
-        output_versions=turn["output_versions"],
-        stop_reason=StopReason(turn["stop_reason"]),
+        tool_calls=tool_calls_of(row),
+        prompt=None if row["prompt"] is None else json.loads(row["prompt"]),
+        stay=stay_of(row),
     )
 
 
@@ -342,6 +275,8 @@ def _score_from_arrow(place: int, source: dict[str, Any], rows: list[dict[str, A
         values=[entry["value"] for entry in entries],
         errors=[entry["error"] for entry in entries],
         duration_seconds=entries[0]["duration_seconds"] if entries else 0.0,
+        extras=extras_from_arrow(source["reward"], rows),
+        metrics=source.get("metrics", {}),
     )
 
 

@@ -59,7 +59,8 @@ class RolloutGroup:
 
     @property
     def prompts(self) -> list[list[Message]]:
-        return [self.prompt.messages for _ in self.rollouts]
+        """What each rollout was asked."""
+        return [self.prompt.messages if rollout.prompt is None else rollout.prompt for rollout in self.rollouts]
 
     @property
     def completions(self) -> list[list[Message]]:

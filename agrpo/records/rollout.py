@@ -23,6 +23,8 @@ class StopReason(StrEnum):
     """The model's chat template cannot take what its tools answered."""
     TIMEOUT = "timeout"
     ENGINE_ERROR = "engine_error"
+    ENVIRONMENT_ERROR = "environment_error"
+    """Its environment could not be made or reset, or gave a prompt that cannot be asked."""
     STALE_IN_FLIGHT = "stale_in_flight"
     """Broken off, since its version had become too old to be trained: no fault of the engine."""
 
@@ -40,7 +42,12 @@ class CallFailure(StrEnum):
     TIMEOUT = "timeout"
 
 
-UNANSWERED = (StopReason.ENGINE_ERROR, StopReason.TIMEOUT, StopReason.STALE_IN_FLIGHT)
+UNANSWERED = (
+    StopReason.ENGINE_ERROR,
+    StopReason.TIMEOUT,
+    StopReason.ENVIRONMENT_ERROR,
+    StopReason.STALE_IN_FLIGHT,
+)
 """No answer of the policy came out, so that there is nothing to judge."""
 
 
@@ -91,6 +98,22 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """What became of a rollout in its environment."""
+
+    environment: str
+    """Name of the class."""
+    reset_seconds: float = 0.0
+    """Of making an instance, where there was none to use again, and of its `reset`."""
+    reward_seconds: float | None = None
+    """Of `get_reward`. None: it was not asked."""
+    reward: float | None = None
+    """Its value. None: it gave none."""
+    reward_error: str | None = None
+    """Why, where something failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout:
     """One conversation for a prompt. The first seven fields are the documented ones (A-222 to A-227)."""
 
@@ -112,6 +135,10 @@ class Rollout:
     """What failed, where `stop_reason` says that something did."""
     duration_seconds: float = 0.0
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    prompt: list[Message] | None = None
+    """What it was asked, where its environment had a say in that. None: the group's prompt."""
+    stay: Stay | None = None
+    """None: it had no environment."""
 
     @property
     def terminated(self) -> bool:

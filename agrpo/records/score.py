@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 from agrpo.records.pace import Pace
-from agrpo.records.rollout import ToolCall
+from agrpo.records.rollout import Stay, ToolCall
+
+Extra = str | float | int | bool | None
+"""What a reward may note of a rollout."""
+
+T = TypeVar("T")
 
 
 class Mark(StrEnum):
@@ -37,6 +44,19 @@ class Score:
     errors: list[str | None]
     """Why a value is missing, where something failed."""
     duration_seconds: float = 0.0
+    extras: dict[str, list[Extra]] = field(default_factory=dict[str, "list[Extra]"])
+    """What it noted of each rollout, by column; None where it noted nothing."""
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """Finite numbers that it noted of the whole call."""
+
+    def spread(self, judged: Sequence[bool]) -> Score:
+        """Of these rollouts those that it judged: its lists with None for the others."""
+        return replace(
+            self,
+            values=_spread(self.values, judged),
+            errors=_spread(self.errors, judged),
+            extras={column: _spread(values, judged) for column, values in self.extras.items()},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +111,8 @@ class ScoredGroup:
     tool_calls: list[list[ToolCall]] = field(default_factory=list[list[ToolCall]])
     loop_exhausted: list[bool] = field(default_factory=list[bool])
     """Whether the rollout was cut while it still called tools."""
+    stays: list[Stay | None] = field(default_factory=list["Stay | None"])
+    """In environments."""
     generated_at: float = 0.0
     """Unix seconds."""
     scored_at: float = 0.0
@@ -102,6 +124,11 @@ class ScoredGroup:
     def ordinal(self) -> int:
         """What staleness counts from."""
         return self.model_version if self.model_ordinal is None else self.model_ordinal
+
+
+def _spread(values: Sequence[T], judged: Sequence[bool]) -> list[T | None]:
+    left = iter(values)
+    return [next(left) if own else None for own in judged]
 
 
 def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:

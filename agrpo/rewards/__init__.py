@@ -12,6 +12,7 @@ from agrpo.errors import AgrpoError, RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
 from agrpo.registry import Registry
+from agrpo.rewards.calling import Call
 from agrpo.rewards.functions import AsyncFunctionReward, FunctionReward, is_async, reward_function
 
 if TYPE_CHECKING:
@@ -60,6 +61,15 @@ class Needing(Protocol):
     @property
     def needed_facts(self) -> Sequence[str]:
         """Their names, which are columns of the dataset."""
+        ...
+
+
+@runtime_checkable
+class Noting(Protocol):
+    """A reward that asks how far the run is, or notes more than its values."""
+
+    def judge_and_note(self, group: RolloutGroup, call: Call) -> Any:
+        """What calling the reward gives. It is asked this way in place of being called."""
         ...
 
 
@@ -134,8 +144,10 @@ def fact_of(group: RolloutGroup, name: str, reward: str) -> Any:
 __all__ = [
     "AsyncFunctionReward",
     "AsyncReward",
+    "Call",
     "FunctionReward",
     "Needing",
+    "Noting",
     "Preparing",
     "Reward",
     "answer_of",

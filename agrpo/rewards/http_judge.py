@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field
@@ -13,6 +14,7 @@ from pydantic import Field
 from agrpo.errors import RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.registry import part
+from agrpo.rewards.calling import Call
 from agrpo.rewards.services.posting import Patience, post
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -23,7 +25,8 @@ class HttpJudge:
     """What a service answers to a POST of the group.
 
     It is sent `prompts`, `completions` and `columns`, as a reward function is called, and has to answer `{"rewards": […]}`
-    with a number or null per completion. An empty group asks whether it is there: the answer is `{"rewards": []}`.
+    with a number or null per completion. What it notes of them may stand beside that: `{"log_extra": {"column": […]},
+    "log_metric": {"name": 0.5}}`. An empty group asks whether it is there: the answer is `{"rewards": []}`.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/]+")]
@@ -40,6 +43,8 @@ class HttpJudge:
     """Environment variable whose value is sent as a bearer token. A key itself would end up in the run's records."""
     send_completion_ids: bool = False
     """Send the tokens too, as `completion_ids`."""
+    send_trainer_state: bool = False
+    """Send how far the run was too, as `trainer_state`."""
 
     whole_group: ClassVar[bool] = True
     """A service may compare the completions, and one that is down is not asked once more about each of them."""
@@ -52,23 +57,29 @@ class HttpJudge:
     def prepare(self) -> None:
         """Ask about an empty group. Raises `RewardError` where the service does not answer as it should."""
         with ThreadPoolExecutor(1) as thread:  # this one may have a loop that runs
-            thread.submit(lambda: asyncio.run(self._ask(self._body_of(None), 0))).result()
+            thread.submit(lambda: asyncio.run(self._ask(None, Call(0)))).result()
 
     async def __call__(self, group: RolloutGroup) -> list[float | None]:
         """What the service says, a finite number or None per rollout."""
-        return await self._ask(self._body_of(group), len(group.rollouts))
+        return await self.judge_and_note(group, Call(len(group.rollouts)))
 
-    async def _ask(self, body: dict[str, Any], count: int) -> list[float | None]:
+    async def judge_and_note(self, group: RolloutGroup, call: Call) -> list[float | None]:
+        """As for `Noting`."""
+        return await self._ask(group, call)
+
+    async def _ask(self, group: RolloutGroup | None, call: Call) -> list[float | None]:
         patience = Patience(
             request_seconds=self.request_seconds,
             deadline_seconds=self.deadline_seconds,
             max_retries=self.max_retries,
             backoff_seconds=self.backoff_seconds,
         )
-        answer = await post(self.url, _as_json(body), self._headers(), patience)
-        return _rewards_in(answer, count, self.url)
+        answer = await post(self.url, _as_json(self._body_of(group, call)), self._headers(), patience)
+        found = _rewards_in(answer, call.num_completions, self.url)
+        _note(answer, call, self.url)
+        return found
 
-    def _body_of(self, group: RolloutGroup | None) -> dict[str, Any]:
+    def _body_of(self, group: RolloutGroup | None, call: Call) -> dict[str, Any]:
         body: dict[str, Any] = {
             "prompts": group.prompts if group else [],
             "completions": group.completions if group else [],
@@ -76,6 +87,8 @@ class HttpJudge:
         }
         if self.send_completion_ids:
             body["completion_ids"] = group.completions_ids if group else []
+        if self.send_trainer_state:
+            body["trainer_state"] = asdict(call.trainer_state)
         return body
 
     def _headers(self) -> dict[str, str]:
@@ -118,6 +131,16 @@ def _rewards_in(answer: Any, count: int, url: str) -> list[float | None]:
         if isinstance(value, bool) or not isinstance(value, int | float | None):
             raise RewardError(f"{url} answered rewards[{place}] = {_short(value)}; {expected}")
     return [None if value is None else float(value) for value in rewards]
+
+
+def _note(answer: dict[str, Any], call: Call, url: str) -> None:
+    """Note what the answer has beside its rewards. Raises `RewardError` for any other shape, `NoteRefused` for its values."""
+    for name, log in (("log_extra", call.log_extra), ("log_metric", call.log_metric)):
+        noted = answer.get(name, {})
+        if not isinstance(noted, dict):
+            raise RewardError(f"{url} answered {name} = {_short(noted)}; expected an object of names and what is noted")
+        for key, value in cast("dict[str, Any]", noted).items():
+            log(key, value)
 
 
 def _short(value: Any) -> str:

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
 from agrpo.config import RunConfig
-from agrpo.errors import AgrpoError, PromptError
-from agrpo.prompts import DatasetRow, messages_of
+from agrpo.environments.checking import clashes, found_environments, unfit_rows
+from agrpo.errors import AgrpoError
+from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
 from agrpo.rewards import check_facts, check_reward
@@ -34,15 +34,14 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += time_problems(reward) or check_reward(reward)
-    problems += check_tools(config.tools)
     machine = memory.machine_here()
     problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
     return problems or memory.problems(memory.plan_memory(config, machine))
 
 
 def unreached_lengths(config: RunConfig) -> list[str]:
-    """A sentence for each reward whose lengths no answer has. With tools, an answer's turns may be many."""
-    if config.tools.functions:
+    """A sentence for each reward whose lengths no answer has. With tools or in an environment its turns may be many."""
+    if config.tools.functions or config.environments.are_given:
         return []
     longest = config.sampling.max_completion_length
     return [warning for reward in config.rewards for warning in length_warnings(reward, longest)]
@@ -107,26 +106,24 @@ def _check_hub_model(config: RunConfig) -> list[str]:
 
 
 def _check_prompts(config: RunConfig) -> list[str]:
+    """What is wrong with prompts, and with the environments that they are asked in."""
+    kinds, problems = found_environments(config.environments)
+    problems += check_tools(config.tools)
+    functions = [path.partition(":")[2] for path in config.tools.functions]
+    problems += clashes(kinds, functions, [reward.name for reward in config.rewards])
     try:
-        rows = config.prompts.source()
-        if len(rows) == 0:
-            return ["prompts: the source has no rows; a run needs at least one prompt"]
-        columns: set[str] = set()
-        for index in range(min(len(rows), ROWS_CHECKED)):
-            columns |= _check_row(rows, index)
+        source = config.prompts.source()
+        if len(source) == 0:
+            return [*problems, "prompts: the source has no rows; a run needs at least one prompt"]
+        rows = {index: source[index] for index in range(min(len(source), ROWS_CHECKED))}
+        for index, row in rows.items():
+            if not (config.environments.are_given and lacks_prompt(row)):
+                messages_of(row, index)
     except AgrpoError as error:
-        return [f"prompts: {error}"]
-    facts = columns - {"prompt", "environment"}
-    return [problem for reward in config.rewards for problem in check_facts(reward, facts)]
-
-
-def _check_row(rows: Any, index: int) -> AbstractSet[str]:
-    """The row's columns. Raises `PromptError`."""
-    row: DatasetRow = rows[index]
-    messages_of(row, index)
-    if row.get("environment") is not None:
-        raise PromptError(f'row {index} names the environment "{row["environment"]}"; environments are not offered yet')
-    return row.keys()
+        return [*problems, f"prompts: {error}"]
+    problems += unfit_rows(rows, config.environments, kinds)
+    facts = {name for row in rows.values() for name in row} - {"prompt", "environment"}
+    return problems + [problem for reward in config.rewards for problem in check_facts(reward, facts)]
 
 
 def _check_place(config: RunConfig, place: str) -> list[str]:

@@ -82,9 +82,12 @@ def _run_of(name: str) -> Callable[[StageContext], None]:
     module = name if "." in name else f"agrpo.stages.{kind}"
     if "." not in name and (not kind.isidentifier() or find_spec(module) is None):
         raise UnknownName(f'no stage "{name}"; expected {", ".join(KINDS)}, or "package.module" for one of yours')
-    run = getattr(importlib.import_module(module), "run", None)
+    stage = importlib.import_module(module)
+    run = getattr(stage, "run", None)
     if run is None:
         raise UnknownName(f"{module} is no stage; it needs run(context: StageContext) -> None")
+    if not getattr(stage, "SEES_GPUS", True):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # CUDA reads it when it is first used
     return run
 
 

@@ -1,21 +1,24 @@
-"""One rollout as it grows: turns of the model, and between them what its tools answer. It ends without a call, or at a limit."""
+"""One rollout as it grows: turns of the model, and between them what its tools answer. It ends without a call, or at a limit.
+
+One that acts in an environment is asked what that says when it is reset, and ends with what that pays.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from agrpo.config import RunConfig
+from agrpo.environments.pool import Broken, Pool
 from agrpo.errors import PromptError
 from agrpo.records.prompt import Message
-from agrpo.records.rollout import Rollout, StopReason, ToolCall, TurnRecord
+from agrpo.records.rollout import UNANSWERED, CallFailure, Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.tool_talk import ToolTalk
-from agrpo.tools import load_tools
 from agrpo.tools.calling import ToolRunner
 from agrpo.tools.formats import RequestedCall
 
@@ -32,56 +35,34 @@ class Calling:
     """Most tokens of a whole conversation: no longer one can be trained."""
 
 
-def calling_of(config: RunConfig, renderer: Renderer) -> Calling | None:
-    """What a run's rollouts call tools with; None, where it has none. Raises `ToolError`."""
-    if not config.tools.functions:
-        return None
-    tools = load_tools(config.tools)
-    runner = ToolRunner(
-        tools,
-        config.tools,
-        num_threads=config.asynchronous.max_concurrent_rollouts,
-        clock_decides=not config.sampling.reproducible,
-    )
-    return Calling(
-        talk=ToolTalk(renderer, tools, config.tools.call_format),
-        runner=runner,
-        max_iterations=config.tools.max_tool_calling_iterations,
-        max_tokens=config.step.micro_tokens,
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
     """What the rollouts of a group have in common."""
 
     messages: list[Message]
-    prompt_ids: list[int]
+    prompt_ids: list[int] = field(default_factory=list[int])
+    """Of the messages, with the tools that the model is shown. Empty where an environment says what is asked."""
     sampling: Sampling
     seeds: tuple[int, int]
     """Run seed and ticket."""
-
-
-def opening_of(
-    config: RunConfig, renderer: Renderer, calling: Calling | None, messages: list[Message], ticket: int
-) -> Opening:
-    """The prompt rendered, with the tools that the model is shown. Raises `PromptError`."""
-    return Opening(
-        messages=messages,
-        prompt_ids=renderer.render(messages) if calling is None else calling.talk.prompt(messages),
-        sampling=config.sampling,
-        seeds=(config.run.seed, ticket),
-    )
+    calling: Calling | None = None
+    """None: a rollout is one turn."""
+    pool: Pool | None = None
+    """Of the environment in which they act."""
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the prompt's row, for `reset`."""
 
 
 class Conversation:
-    """One rollout of a group, turn by turn. `calling`: None, where a rollout is one turn."""
+    """One rollout of a group: `begin`, then turn by turn until it is over, then `end`."""
 
-    def __init__(self, renderer: Renderer, opening: Opening, index: int, calling: Calling | None) -> None:
+    def __init__(self, renderer: Renderer, opening: Opening, index: int) -> None:
         self._renderer = renderer
         self._opening = opening
         self._index = index
-        self._calling = calling
+        self._calling = opening.calling
+        self._visit = None if opening.pool is None else opening.pool.visit(opening.columns)
+        self._messages = opening.messages
         self._prompt_ids = opening.prompt_ids
         self._completion: list[Message] = []
         self._turns: list[TurnRecord] = []
@@ -100,9 +81,38 @@ class Conversation:
     def num_turns(self) -> int:
         return len(self._turns)
 
-    def begin(self) -> None:
-        """Its time runs from now on."""
+    @property
+    def chose_its_prompt(self) -> bool:
+        """Whether its environment had a say in what it is asked, so that no other rollout is asked the same."""
+        return self._messages is not self._opening.messages
+
+    async def begin(self) -> None:
+        """Its time runs from now on. Where it acts in an environment, that is made and reset, which may end the rollout.
+
+        Raises `EnvironmentFault` or `ToolError`.
+        """
         self._began = time.monotonic()
+        if self._visit is None:
+            return
+        try:
+            told = await self._visit.begin()
+            self._messages = self._asked(told)
+            self._prompt_ids = self._talk.prompt(self._messages)
+        except (Broken, PromptError) as error:
+            self.fail(StopReason.ENVIRONMENT_ERROR, str(error))
+            return
+        if self._calling is not None:
+            self._calling = replace(self._calling, runner=self._calling.runner.beside(self._visit.tools))
+
+    async def end(self) -> None:
+        """Ask its environment for the reward, and give it back. Raises `EnvironmentFault` or `ToolError`."""
+        if self._visit is not None:
+            await self._visit.end(judged=self._ended not in UNANSWERED)
+
+    def abandon(self) -> None:
+        """Nobody is to use its environment again, unless the rollout has ended."""
+        if self._visit is not None:
+            self._visit.abandon()
 
     def request(self) -> CompletionRequest:
         """The next turn's. No turn after the first one may grow the conversation beyond what can be trained."""
@@ -140,11 +150,17 @@ class Conversation:
         """Run the calls of the last turn, one after the other, and go on to the next prompt. Raises `ToolError`."""
         assert self._calling is not None and not self.is_over, "only a rollout that goes on has calls to answer"
         self._num_iterations += 1
-        talk, number = self._calling.talk, len(self._calls)
+        number = len(self._calls)
         for place, call in enumerate(self._asked_for, number):
             answer = await self._calling.runner(call, len(self._turns) - 1)
             self._calls.append(answer.record)
-            told: Message = {"role": "tool", "content": talk.harmless(answer.text), "tool_call_id": _call_id(place)}
+            if self._visit is not None and answer.record.failure is CallFailure.TIMEOUT:
+                self._visit.note_hanging()
+            told: Message = {
+                "role": "tool",
+                "content": self._renderer.harmless(answer.text),
+                "tool_call_id": _call_id(place),
+            }
             self._completion.append({**told, "name": call.name} if call.name else told)
         self._go_on(self._calling, len(self._asked_for))
 
@@ -152,38 +168,53 @@ class Conversation:
         """The engine has no room for another turn."""
         self._ended = StopReason.LENGTH
 
+    def fail(self, why: StopReason, error: str) -> None:
+        """What it needs was not there: nothing of it can be judged."""
+        self._ended, self._error = why, f"turn {len(self._turns)}: {error}" if self._turns else error
+
     def rollout(self) -> Rollout:
         """What came of it."""
         assert self._ended is not None, "a rollout is told when it is over"
+        answered = self._ended not in UNANSWERED
+        calls, turns = (self._calls, self._turns) if answered else ([], [])
         return Rollout(
-            completion=self._completion,
-            completion_ids=[token for turn in self._turns for token in turn.output_ids],
-            turns=self._turns,
-            tool_call_count=len(self._calls),
-            tool_failure_count=sum(call.failure is not None for call in self._calls),
+            completion=self._completion if answered else [],
+            completion_ids=[token for turn in turns for token in turn.output_ids],
+            turns=turns,
+            tool_call_count=len(calls),
+            tool_failure_count=sum(call.failure is not None for call in calls),
             rollout_id=f"{self._seed(0):016x}",
             index=self._index,
             seed=self._seed(0),
             stop_reason=self._ended,
             error=self._error,
             duration_seconds=time.monotonic() - self._began,
-            tool_calls=self._calls,
+            tool_calls=calls,
+            prompt=self._messages if self.chose_its_prompt else None,
+            stay=None if self._visit is None else self._visit.stay(),
         )
 
-    def failed(self, why: StopReason, error: str) -> Rollout:
-        """A rollout one of whose requests was not answered: nothing of it can be judged."""
-        told = f"turn {len(self._turns)}: {error}" if self._turns else error
-        return Rollout(
-            completion=[],
-            completion_ids=[],
-            turns=[],
-            rollout_id=f"{self._seed(0):016x}",
-            index=self._index,
-            seed=self._seed(0),
-            stop_reason=why,
-            error=told,
-            duration_seconds=time.monotonic() - self._began,
-        )
+    @property
+    def _talk(self) -> ToolTalk | Renderer:
+        """What makes tokens of its prompt."""
+        return self._renderer if self._calling is None else self._calling.talk
+
+    def _asked(self, told: str | None) -> list[Message]:
+        """The prompt, with what `reset` returned (A-252). Raises `PromptError` where there is none (A-253)."""
+        messages = self._opening.messages
+        if told is None:
+            if not messages:
+                raise PromptError(
+                    "there is nothing to ask: the row has no prompt and reset returned None; return a string, or give the row "
+                    'a "prompt" column'
+                )
+            return messages
+        told = self._renderer.harmless(told)
+        last = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=None)
+        if last is None:
+            return [*messages, {"role": "user", "content": told}]
+        longer = {**messages[last], "content": f"{messages[last]['content'] or ''}{told}"}
+        return [*messages[:last], longer, *messages[last + 1 :]]
 
     def _seed(self, turn_index: int) -> int:
         return derive_seed(*self._opening.seeds, self._index, turn_index)
@@ -205,7 +236,7 @@ class Conversation:
 
     def _go_on(self, calling: Calling, num_results: int) -> None:
         last = self._turns[-1]
-        kept, messages = last.prompt_ids + last.output_ids, [*self._opening.messages, *self._completion]
+        kept, messages = last.prompt_ids + last.output_ids, [*self._messages, *self._completion]
         try:
             self._prompt_ids = calling.talk.following(kept, messages, num_results)
         except PromptError as error:
@@ -215,9 +246,9 @@ class Conversation:
             self._ended = StopReason.LENGTH
 
 
-async def answer_all(conversations: Sequence[Conversation]) -> None:
-    """The calls of several rollouts, side by side. What one raises is raised once all have ended."""
-    tasks = [asyncio.ensure_future(conversation.answer_calls()) for conversation in conversations]
+async def side_by_side(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Of several rollouts. What one raises is raised at once; the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)
     finally:

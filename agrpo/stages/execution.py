@@ -81,7 +81,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
         aux_loss=outcome.aux_loss if outcome else None,
         num_tokens=trainee.num_tokens,
         timings=clock.lap(),
-        has_tools=bool(config.tools.functions),
+        has_tools=bool(config.tools.functions) or config.environments.are_given,
         peak_flops_per_second=trainee.peak_flops_per_second,
         num_generators=config.workers.generators,
     )

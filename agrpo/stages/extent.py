@@ -24,10 +24,7 @@ class Extent:
     @property
     def horizon(self) -> int | None:
         """Optimizer steps that a decaying schedule ends at; None where they cannot be counted."""
-        prompts = self.num_prompts
-        if prompts is None:
-            return self.config.stop.max_steps
-        return None if self.config.zero_variance == "refill" else -(-prompts // self.config.step.groups)
+        return self.config.num_steps(self.prompts_per_epoch)
 
     def is_last(self, step: int) -> bool:
         """Whether no step comes after it."""

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.engines import Engine, Needs
-from agrpo.errors import DeadlineExceeded, EngineError, PromptError, PromptRefused, StoreError
+from agrpo.errors import DeadlineExceeded, PromptError, PromptRefused, StoreError
 from agrpo.prompts import PromptOrder
 from agrpo.queue.room import Room
 from agrpo.queue.run_folder import EventStream, RunFolder
@@ -27,14 +27,14 @@ from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.stages.context import StageContext
-from agrpo.stages.conversation import calling_of, opening_of
 from agrpo.stages.load_watch import LoadWatch
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.same_machine import check_machine
-from agrpo.stages.sampling import sample_group
+from agrpo.stages.sampling import all_failed, sample_group
 from agrpo.stages.scoring_queue import ScoringQueue
 from agrpo.stages.serving import Serving
 from agrpo.stages.slots import Slot, Slots
+from agrpo.stages.surroundings import Surroundings
 from agrpo.stages.tickets import Tickets
 from agrpo.stages.turn_taking import TurnTaking
 from agrpo.stages.waits import Waits
@@ -96,7 +96,7 @@ class _Generator:
         self.config = config
         self.order = order
         self.renderer = renderer
-        self.calling = calling_of(config, renderer)
+        self.surroundings = Surroundings(config, renderer)
         self.engine = engine
         self.events = EventStream(folder, context.incarnation)
         self.room = Room(folder, max_bytes=config.store.max_bytes, min_free_bytes=config.store.min_free_bytes)
@@ -331,8 +331,8 @@ class _Generator:
         prompt, rollouts, refusal = Prompt(id="", messages=[]), [], None
         try:
             prompt = self.order.prompt(claimed.prompt_number)
-            opening = opening_of(self.config, self.renderer, self.calling, prompt.messages, ticket)
-            rollouts = await sample_group(self.engine, self.renderer, opening, slots=slots, calling=self.calling)
+            opening = self.surroundings.opening(prompt, ticket)
+            rollouts = await sample_group(self.engine, self.renderer, opening, slots=slots)
         except (PromptError, PromptRefused) as error:
             logger.warning("ticket %d: prompt refused: %s", ticket, error)
             refusal = str(error)
@@ -377,7 +377,7 @@ class _Generator:
         return self.ended_at - began
 
     def _tell_failures(self, group: RolloutGroup) -> None:
-        """Say which rollouts failed. Raises `EngineError` where nothing comes back any more."""
+        """Say which rollouts failed. Raises `EngineError` or `EnvironmentFault` where nothing comes back any more."""
         failed = [rollout for rollout in group.rollouts if rollout.failed and not rollout.broken_off]
         self.failed_in_a_row = self.failed_in_a_row + 1 if failed and len(failed) == len(group.rollouts) else 0
         if failed:
@@ -394,7 +394,4 @@ class _Generator:
                 reason=failed[0].error,
             )
         if self.failed_in_a_row >= FAILED_GROUPS_TO_STOP:
-            raise EngineError(
-                f"the engine answered no request of {self.failed_in_a_row} groups in a row, last: {failed[0].error}; the "
-                "prompts are not to blame. Mend the engine, then `agrpo resume` this run"
-            )
+            raise all_failed(self.failed_in_a_row, failed[0])

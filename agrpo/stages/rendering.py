@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from jinja2 import TemplateError
 from agrpo.config import ModelSection
 from agrpo.errors import ModelError, PromptError
 from agrpo.records.prompt import Message
+
+WORD_JOINER = "\u2060"
 
 
 class Renderer:
@@ -29,8 +32,17 @@ class Renderer:
                 f"the tokenizer of {model.path} has no chat template, so messages cannot be rendered; "
                 "use an instruct model, or save a chat template with the tokenizer"
             )
+        self._control = _pattern_of(self.tokenizer)
         self._keywords = model.chat_template_kwargs
         self.stop_ids = frozenset(_stop_ids(model, self.tokenizer))
+
+    def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Tokens of a conversation in which the model is to answer. Raises `PromptError`."""
+        return self.render(messages)
+
+    def harmless(self, text: str) -> str:
+        """Text of others in which nothing stands for a control token: it must not end a turn or speak for the model."""
+        return self._control.sub(lambda found: f"{found[0][0]}{WORD_JOINER}{found[0][1:]}", text)
 
     def render(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Prompt tokens, ending where the model is to answer. Raises `PromptError` for what the template cannot take.
@@ -59,6 +71,12 @@ class Renderer:
             return self.tokenizer.apply_chat_template(list(messages), **tools, **how, **self._keywords)
         except (TemplateError, TypeError, ValueError) as error:
             raise PromptError(f"the model's chat template cannot render this prompt: {error}") from None
+
+
+def _pattern_of(tokenizer: Any) -> re.Pattern[str]:
+    """Text that the tokenizer reads as one token, whatever stands around it."""
+    added = sorted((text for text in tokenizer.get_added_vocab() if text.strip()), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, added)) or "(?!)")
 
 
 def _stop_ids(model: ModelSection, tokenizer: Any) -> set[int]:

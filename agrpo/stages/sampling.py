@@ -6,10 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from agrpo.engines import Engine
-from agrpo.errors import EngineError, EngineLost, PromptRefused, StaleInFlight
+from agrpo.errors import AgrpoError, EngineError, EngineLost, EnvironmentFault, PromptRefused, StaleInFlight
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
-from agrpo.stages.conversation import Calling, Conversation, Opening, answer_all
+from agrpo.stages.conversation import Conversation, Opening, side_by_side
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.slots import Slot
 
@@ -22,45 +22,49 @@ class _Unanswered(Exception):
         self.why = why
 
 
-async def sample_group(
-    engine: Engine,
-    renderer: Renderer,
-    opening: Opening,
-    *,
-    slots: list[Slot],
-    calling: Calling | None = None,
-) -> list[Rollout]:
-    """The rollouts of a rendered prompt, one for each slot. Raises `PromptRefused`, `EngineLost` or `ToolError`.
+async def sample_group(engine: Engine, renderer: Renderer, opening: Opening, *, slots: list[Slot]) -> list[Rollout]:
+    """The rollouts of a prompt, one for each slot. Raises `PromptRefused`, `EngineLost`, `ToolError` or `EnvironmentFault`.
 
     A rollout that fails is a fact with its reason. Where requests must repeat bit for bit, the turns of all rollouts are
-    one batch a round, and no clock decides: a failure is raised.
+    one batch a round, and no clock decides: a failure of the engine is raised.
     """
-    talks = [Conversation(renderer, opening, index, calling) for index in range(opening.sampling.num_generations)]
-    if opening.sampling.reproducible:
-        return await _sample_in_rounds(engine, talks, slots)
-    tasks = [
-        asyncio.ensure_future(_sample_in_slot(engine, talk, slot)) for talk, slot in zip(talks, slots, strict=True)
-    ]
+    talks = [Conversation(renderer, opening, index) for index in range(opening.sampling.num_generations)]
     try:
-        return await asyncio.gather(*tasks)
+        if opening.sampling.reproducible:
+            await _sample_in_rounds(engine, talks, slots)
+        else:
+            await side_by_side(_sample_in_slot(engine, talk, slot) for talk, slot in zip(talks, slots, strict=True))
     finally:
-        for task in tasks:
-            task.cancel()
+        for talk in talks:
+            talk.abandon()
+    return [talk.rollout() for talk in talks]
 
 
-async def _sample_in_rounds(engine: Engine, talks: list[Conversation], slots: list[Slot]) -> list[Rollout]:
-    for talk in talks:
-        talk.begin()
+def all_failed(num_groups: int, last: Rollout) -> AgrpoError:
+    """What to say where no rollout of as many groups in a row has come back."""
+    if last.stop_reason is StopReason.ENVIRONMENT_ERROR:
+        return EnvironmentFault(
+            f"no rollout of {num_groups} groups in a row came to its first turn, last: {last.error}; mend the environment, then "
+            "`agrpo resume` this run"
+        )
+    return EngineError(
+        f"the engine answered no request of {num_groups} groups in a row, last: {last.error}; the prompts are not to blame. "
+        "Mend the engine, then `agrpo resume` this run"
+    )
+
+
+async def _sample_in_rounds(engine: Engine, talks: list[Conversation], slots: list[Slot]) -> None:
     async with AsyncExitStack() as held:
         for slot in slots:
             await held.enter_async_context(slot)
-        going_on = talks
+        await side_by_side(talk.begin() for talk in talks)
+        going_on = [talk for talk in talks if not talk.is_over]
         while going_on:
             await _round(engine, going_on)
             calling = [talk for talk in going_on if not talk.is_over]
-            await answer_all(calling)
+            await side_by_side(talk.answer_calls() for talk in calling)
             going_on = [talk for talk in calling if not talk.is_over]
-    return [talk.rollout() for talk in talks]
+        await side_by_side(talk.end() for talk in talks)
 
 
 async def _round(engine: Engine, talks: list[Conversation]) -> None:
@@ -68,7 +72,7 @@ async def _round(engine: Engine, talks: list[Conversation]) -> None:
     try:
         turns = await engine.complete([talk.request() for talk in talks])
     except PromptRefused:
-        if talks[0].num_turns == 0:
+        if _are_alike(talks):
             raise
         for talk in talks:
             await _round_of_one(engine, talk)
@@ -80,32 +84,45 @@ async def _round(engine: Engine, talks: list[Conversation]) -> None:
 async def _round_of_one(engine: Engine, talk: Conversation) -> None:
     try:
         (turn,) = await engine.complete([talk.request()])
-    except PromptRefused:
-        talk.end_for_length()
+    except PromptRefused as error:
+        _end_refused(talk, error)
         return
     talk.take(turn)
 
 
-async def _sample_in_slot(engine: Engine, talk: Conversation, slot: Slot) -> Rollout:
-    async with slot:
-        return await _sample_one(engine, talk)
+def _are_alike(talks: list[Conversation]) -> bool:
+    """Whether the engine refuses what all of them are asked."""
+    return talks[0].num_turns == 0 and not any(talk.chose_its_prompt for talk in talks)
 
 
-async def _sample_one(engine: Engine, talk: Conversation) -> Rollout:
+def _end_refused(talk: Conversation, error: PromptRefused) -> None:
+    """A prompt that the engine cannot take ends the rollout that has grown into it, or whose environment asks it."""
+    if talk.num_turns > 0:
+        talk.end_for_length()
+    else:
+        talk.fail(StopReason.ENVIRONMENT_ERROR, f"the engine cannot take what reset asks: {error}")
+
+
+async def _sample_in_slot(engine: Engine, talk: Conversation, slot: Slot) -> None:
     """One rollout, from its first turn to its last."""
-    talk.begin()
-    while not talk.is_over:
-        try:
-            talk.take(await _ask(engine, talk.request()))
-        except PromptRefused:
-            if talk.num_turns == 0:
-                raise
-            talk.end_for_length()
-        except _Unanswered as error:
-            return talk.failed(error.why, str(error))
-        if not talk.is_over:
-            await talk.answer_calls()
-    return talk.rollout()
+    async with slot:
+        await talk.begin()
+        while not talk.is_over:
+            await _take_turn(engine, talk)
+            if not talk.is_over:
+                await talk.answer_calls()
+        await talk.end()
+
+
+async def _take_turn(engine: Engine, talk: Conversation) -> None:
+    try:
+        talk.take(await _ask(engine, talk.request()))
+    except PromptRefused as error:
+        if _are_alike([talk]):
+            raise
+        _end_refused(talk, error)
+    except _Unanswered as error:
+        talk.fail(error.why, str(error))
 
 
 async def _ask(engine: Engine, request: CompletionRequest) -> TurnRecord:

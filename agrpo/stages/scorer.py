@@ -20,6 +20,7 @@ from agrpo.records.progress import Hint
 from agrpo.records.rollout import StopReason
 from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.rewards.calling import state_at_start
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
 from agrpo.stages.names import worker_name
@@ -27,6 +28,8 @@ from agrpo.stages.silence import Silence
 
 logger = logging.getLogger(__name__)
 
+SEES_GPUS = False
+"""Async rewards run in the stage's own process: a model for them is served elsewhere too (A-205)."""
 POLL_SECONDS = 0.01
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16
@@ -49,7 +52,10 @@ class _Scorer:
         self.context = context
         self.folder = folder
         self.config = config
-        self.runners = [RewardRunner(reward, reproducible=config.sampling.reproducible) for reward in config.rewards]
+        begun = state_at_start(config, folder.document().get("prompts_per_epoch"))
+        self.runners = [
+            RewardRunner(reward, reproducible=config.sampling.reproducible, begun=begun) for reward in config.rewards
+        ]
         self.running: dict[int, asyncio.Task[None]] = {}
         self.finished: set[int] = set()
         self.floor = 0
@@ -126,13 +132,29 @@ class _Scorer:
         self.finished.add(ticket)
 
     async def _judge(self, group: RolloutGroup) -> list[Score]:
-        """Every reward side by side, over the rollouts that have an answer."""
+        """Every reward side by side, and what environments paid, over the rollouts that have an answer."""
         answered = [rollout for rollout in group.rollouts if not rollout.failed]
         if not answered:
             return []
         judged = replace(group, rollouts=answered)
         scores = await asyncio.gather(*(runner.score(judged) for runner in self.runners))
-        return [_spread(score, group) for score in scores]
+        brought = environment_score(judged)
+        return [_spread(score, group) for score in ([*scores, brought] if brought else scores)]
+
+
+def environment_score(group: RolloutGroup) -> Score | None:
+    """What the rollouts' environment paid, as one more reward of weight 1; None: it pays nothing (A-255, A-256)."""
+    stays = [rollout.stay for rollout in group.rollouts]
+    asked = [stay for stay in stays if stay is not None and stay.reward_seconds is not None]
+    if not asked:
+        return None
+    return Score(
+        reward=asked[0].environment,
+        weight=1.0,
+        values=[None if stay is None else stay.reward for stay in stays],
+        errors=[None if stay is None else stay.reward_error for stay in stays],
+        duration_seconds=sum(stay.reward_seconds or 0.0 for stay in asked),
+    )
 
 
 def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) -> ScoredGroup:
@@ -176,6 +198,7 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         drift_tokens=[drift_of(rollout) for rollout in group.rollouts],
         tool_calls=[rollout.tool_calls for rollout in group.rollouts],
         loop_exhausted=[rollout.stop_reason is StopReason.MAX_TURNS for rollout in group.rollouts],
+        stays=[rollout.stay for rollout in group.rollouts],
         generated_at=group.finished_at,
         scored_at=time.time(),
         pace=group.pace,
@@ -184,12 +207,8 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
 
 def _spread(score: Score, group: RolloutGroup) -> Score:
     """Scores of the answered rollouts as scores of all, with the failure as the reason of the others."""
-    values, errors = iter(score.values), iter(score.errors)
-    places = [(None, rollout.error) if rollout.failed else (next(values), next(errors)) for rollout in group.rollouts]
-    return Score(
-        reward=score.reward,
-        weight=score.weight,
-        values=[value for value, _ in places],
-        errors=[error for _, error in places],
-        duration_seconds=score.duration_seconds,
-    )
+    spread = score.spread([not rollout.failed for rollout in group.rollouts])
+    reasons = [
+        rollout.error if rollout.failed else error for rollout, error in zip(group.rollouts, spread.errors, strict=True)
+    ]
+    return replace(spread, errors=reasons)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,8 +21,6 @@ from agrpo.tools.formats import CallFormat, ReadTurn
 from agrpo.tools.formats.choosing import FORMATS, format_of
 
 logger = logging.getLogger(__name__)
-
-WORD_JOINER = "\u2060"
 
 _ASKED: Message = {"role": "user", "content": "Aqueduct?"}
 _SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
@@ -48,7 +45,6 @@ class ToolTalk:
         """Raises `ToolError` where the model cannot be told of tools, or nothing says how it writes calls."""
         self._renderer = renderer
         self._schemas = list(schemas_of(tools))
-        self._control = _pattern_of(renderer.tokenizer)
         self.shown_by_template = self._shows_tools()
         self._result_role = self._role_of_results()
         self.appends = self._only_appends()
@@ -78,10 +74,6 @@ class ToolTalk:
     def read(self, ids: Sequence[int]) -> ReadTurn:
         """What the model wrote, and what it called."""
         return self._read(self._renderer.text(ids))
-
-    def harmless(self, text: str) -> str:
-        """A result in which no text stands for a control token: a tool must not end a turn or speak for the model."""
-        return self._control.sub(lambda found: f"{found[0][0]}{WORD_JOINER}{found[0][1:]}", text)
 
     @property
     def _template_schemas(self) -> list[dict[str, Any]]:
@@ -187,9 +179,3 @@ class ToolTalk:
 
 def _result(content: str) -> Message:
     return {"role": "tool", "content": content}
-
-
-def _pattern_of(tokenizer: Any) -> re.Pattern[str]:
-    """Text that the tokenizer reads as one token, whatever stands around it."""
-    added = sorted((text for text in tokenizer.get_added_vocab() if text.strip()), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, added)) or "(?!)")

@@ -1,21 +1,13 @@
-"""Calling tools: one call, with a deadline, to the text that the model reads.
-
-Functions written with `def` run on threads, at most so many at once; those written with `async def` run on the loop and
-must not block it. A thread cannot be ended: one that outlives its deadline keeps its place until it returns.
-"""
+"""Calling tools: one call, with a deadline, to the text that the model reads."""
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import json
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pydantic
 
@@ -24,17 +16,11 @@ from agrpo.errors import ToolError
 from agrpo.records.rollout import CallFailure, ToolCall
 from agrpo.registry import nearest
 from agrpo.tools import Tool
+from agrpo.tools.caller import Caller, Outcome, words_of
 from agrpo.tools.formats import RequestedCall
 
 LONGEST_NAME = 200
 """Characters of a name that a model made up, as it is recorded."""
-
-
-class _Outcome(NamedTuple):
-    """What a function returned or raised."""
-
-    value: Any = None
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +33,21 @@ class Answer:
 
 
 class ToolRunner:
-    """The tools of a run, ready to be called on one asyncio loop."""
+    """Tools, ready to be called on one asyncio loop."""
 
     def __init__(
-        self, tools: Mapping[str, Tool], section: ToolsSection, *, num_threads: int, clock_decides: bool = True
+        self, tools: Mapping[str, Tool], section: ToolsSection, caller: Caller, *, clock_decides: bool = True
     ) -> None:
         """`clock_decides`: whether a call that takes too long may fail; else it ends the run, which could not repeat it."""
         self._tools = tools
-        self._timeout_seconds = section.timeout_seconds
-        self._most_characters = section.max_result_characters
+        self._section = section
+        self._caller = caller
         self._clock_decides = clock_decides
-        self._free = asyncio.Semaphore(num_threads)
+
+    def beside(self, tools: Mapping[str, Tool]) -> ToolRunner:
+        """The same with further tools."""
+        both = {**self._tools, **tools}
+        return ToolRunner(both, self._section, self._caller, clock_decides=self._clock_decides)
 
     async def __call__(self, call: RequestedCall, turn_index: int) -> Answer:
         """Run it. Raises `ToolError` where it takes too long and no clock may decide."""
@@ -85,57 +75,26 @@ class ToolRunner:
             arguments = checked(tool, call.arguments)
         except ValueError as error:
             return CallFailure.BAD_ARGUMENTS, f"{tool.name}: {error}"
-        outcome = await self._outcome(tool, arguments)
+        limit = self._section.timeout_seconds
+        outcome = await self._caller.call(
+            f"tool {tool.name}", tool.function, arguments, is_async=tool.is_async, seconds=limit
+        )
         if outcome is None:
             if not self._clock_decides:
                 raise ToolError(
-                    f'tool "{tool.name}" gave no result within {self._timeout_seconds:g} s (tools.timeout_seconds). In a '
+                    f'tool "{tool.name}" gave no result within {limit:g} s (tools.timeout_seconds). In a '
                     "reproducible run the clock must not decide what the model reads: raise the limit, or make the tool faster"
                 )
-            return CallFailure.TIMEOUT, f"{tool.name} gave no result within {self._timeout_seconds:g} s"
+            return CallFailure.TIMEOUT, f"{tool.name} gave no result within {limit:g} s"
         if outcome.error is None:
             outcome = _as_text(outcome.value)
         if outcome.error is not None:
-            return CallFailure.RAISED, f"{type(outcome.error).__name__}: {_words_of(outcome.error)}"
+            return CallFailure.RAISED, words_of(outcome.error)
         return None, outcome.value
-
-    async def _outcome(self, tool: Tool, arguments: dict[str, Any]) -> _Outcome | None:
-        """None: the deadline has passed."""
-        work = _awaited(tool, arguments) if tool.is_async else self._on_a_thread(tool, arguments)
-        task = asyncio.ensure_future(work)
-        try:
-            await asyncio.wait({task}, timeout=self._timeout_seconds)
-            if not task.done():
-                return None
-            return _Outcome(error=RuntimeError("it was cancelled")) if task.cancelled() else task.result()
-        finally:
-            task.cancel()
-
-    async def _on_a_thread(self, tool: Tool, arguments: dict[str, Any]) -> _Outcome:
-        await self._free.acquire()
-        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-        ended: asyncio.Future[_Outcome] = loop.create_future()
-
-        def end(outcome: _Outcome) -> None:
-            self._free.release()
-            if not ended.done():
-                ended.set_result(outcome)
-
-        def work() -> None:
-            try:
-                outcome = _Outcome(value=context.run(tool.function, **arguments))
-            except BaseException as error:
-                outcome = _Outcome(error=error)
-            with suppress(RuntimeError):  # the loop has ended meanwhile, and nobody waits
-                loop.call_soon_threadsafe(end, outcome)
-
-        # A daemon: it must not keep a process from ending.
-        threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
-        return await ended
 
     def _cut(self, text: str) -> str:
         text = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
-        most = self._most_characters
+        most = self._section.max_result_characters
         return text if len(text) <= most else f"{text[:most]}… (cut: {most} of {len(text)} characters)"
 
 
@@ -157,27 +116,11 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def _awaited(tool: Tool, arguments: dict[str, Any]) -> _Outcome:
-    try:
-        return _Outcome(value=await tool.function(**arguments))
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # a SystemExit would end the loop, and the run with it
-        return _Outcome(error=error)
-
-
-def _as_text(value: Any) -> _Outcome:
+def _as_text(value: Any) -> Outcome:
     """Text as it is, anything else as JSON."""
     if inspect.isawaitable(value):
-        return _Outcome(error=TypeError("it returned something to wait for; define it with async def"))
+        return Outcome(error=TypeError("it returned something to wait for; define it with async def"))
     try:
-        return _Outcome(value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        return Outcome(value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
     except Exception as error:
-        return _Outcome(error=error)
-
-
-def _words_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "it has no words"
+        return Outcome(error=error)

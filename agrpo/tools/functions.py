@@ -20,7 +20,13 @@ from agrpo.tools import Tool
 
 def tool_at(path: str) -> Tool:
     """The function at `package.module:function` as a tool. Raises `ToolError` that says what is there instead."""
-    function = _function_at(path)
+    return tool_of(_function_at(path), path)
+
+
+def tool_of(function: Callable[..., Any], path: str) -> Tool:
+    """A function, or a method that is bound, as a tool; `path` as messages call it. Raises `ToolError`."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolError(f'"{path}" yields its result piece by piece; a tool returns it whole')
     parameters = inspect.signature(function).parameters.values()
     _refuse_untyped(function, path)
     hints = _hints_of(function, path)
@@ -48,8 +54,6 @@ def _function_at(path: str) -> Callable[..., Any]:
         )
     if "<" in found.__qualname__ or "." in found.__qualname__:
         raise ToolError(f'"{path}" is {found.__qualname__}; define it with def at the top of a module')
-    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
-        raise ToolError(f'"{path}" yields its result piece by piece; a tool returns it whole')
     return found
 
 

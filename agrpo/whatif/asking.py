@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from agrpo.config import RewardSection
 from agrpo.queue.rewinds import Rewinds
 from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.whatifs import WhatIfs
@@ -15,6 +16,7 @@ from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
 from agrpo.records.whatif import WhatIfGroup, WhatIfRollout, optional, whatif_from_arrow, whatif_to_arrow
+from agrpo.rewards.calling import state_at_start
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.whatif.question import Question
 
@@ -67,7 +69,7 @@ class _Asking:
         missing = [ticket for ticket in wanted if ticket not in there]
         self.num_wanted, self.num_done = len(wanted), len(wanted) - len(missing)
         reward = self.question.reward
-        runner = RewardRunner(reward, reproducible=self.question.asked.sampling.reproducible) if reward else None
+        runner = self._runner(reward) if reward else None
         waiting = iter(missing)
         working = [asyncio.create_task(self._work(waiting, runner)) for _ in missing[:MOST_AT_ONCE]]
         try:
@@ -78,6 +80,11 @@ class _Asking:
             await asyncio.gather(*working, return_exceptions=True)
             if runner is not None:
                 await runner.close()
+
+    def _runner(self, reward: RewardSection) -> RewardRunner:
+        asked = self.question.asked
+        begun = state_at_start(asked, self.folder.document().get("prompts_per_epoch"))
+        return RewardRunner(reward, reproducible=asked.sampling.reproducible, begun=begun)
 
     def _that_count(self) -> list[int]:
         """The scored groups but those that the run gave up by going back: their prompts are asked again."""
@@ -138,9 +145,4 @@ async def _score(group: RolloutGroup, runner: RewardRunner) -> Score:
     """The reward's values for the rollouts that have an answer, spread over all."""
     has_answer = [not rollout.failed for rollout in group.rollouts]
     score = await runner.score(replace(group, rollouts=[rollout for rollout in group.rollouts if not rollout.failed]))
-    values, errors = iter(score.values), iter(score.errors)
-    return replace(
-        score,
-        values=[next(values) if own else None for own in has_answer],
-        errors=[next(errors) if own else None for own in has_answer],
-    )
+    return score.spread(has_answer)

@@ -22,6 +22,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return {
+        "environment": {"size": 5, "names": ["maze", "game"]},
         "files": {"path": str(tmp_path / "data" / "train.jsonl")},
         "hub": {"path": str(tmp_path / "data")},
         "reasoning_gym": {"dataset": "chain_sum", "size": 5, "seed": 3},
@@ -37,7 +38,7 @@ def test_rows_are_read_by_index_any_number_of_times(name: str, settings: dict[st
     rows = made(name, settings)()
     assert len(rows) == 5
     assert [rows[index] for index in (4, 0, 4)] == [rows[4], rows[0], rows[4]]
-    assert len({json.dumps(rows[index]["prompt"]) for index in range(5)}) == 5
+    assert len({json.dumps(rows[index]) for index in range(5)}) == 5
 
 
 @EACH

@@ -35,7 +35,7 @@ from agrpo.records.progress import (
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sample import drift_of, sequences_of
-from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.records.score import Extra, Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.records.trained_tokens import TrainedTokens, tokens_to_arrow
 
 T0 = 1_700_000_000.0
@@ -135,8 +135,14 @@ def add_scores(
     ticket: int,
     values: Mapping[str, Sequence[float | None]] | None = None,
     weights: Mapping[str, float] | None = None,
+    *,
+    extras: Mapping[str, Mapping[str, list[Extra]]] | None = None,
+    metrics: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Score a published group, by reward name; "correct" gives 1 and 0 if nothing is given."""
+    """Score a published group, by reward name; "correct" gives 1 and 0 if nothing is given.
+
+    `extras`, `metrics`: what each reward noted.
+    """
     from agrpo.records.arrow import group_from_arrow
 
     group = group_from_arrow(folder.groups.read(ticket) or b"")
@@ -147,6 +153,8 @@ def add_scores(
             values=list(given),
             errors=["no value" if value is None else None for value in given],
             duration_seconds=0.125,
+            extras=dict((extras or {}).get(name, {})),
+            metrics=dict((metrics or {}).get(name, {})),
         )
         for name, given in (values or {"correct": [1.0, 0.0]}).items()
     ]

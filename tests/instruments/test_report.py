@@ -240,6 +240,27 @@ def test_values_that_a_failed_reward_did_not_give_are_named(tmp_path: Path):
     assert "judge: 3 of 4 values (75 %) are missing because the reward failed, every time with no value" in words
 
 
+def test_what_rewards_noted_has_a_chart_under_its_name(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    add_attempt(folder, 0)
+    for ticket in range(2):
+        add_group(folder, ticket)
+        noted = {"share_right": 0.5 * ticket, ATTACK[:90]: 1.0}
+        add_scores(folder, ticket, {"correct": [1.0, 0.0]}, metrics={"correct": noted})
+        add_done(folder, add_plan(folder, StepKey(0, ticket + 1), [ticket]))
+    record_once(folder, Database(folder.database))
+    drawings = {drawing.title: drawing.caption for drawing in _drawings(folder, section="noted")}
+    assert drawings == {ATTACK[:90]: f"At the end: {ATTACK[:90]} 1.", "share_right": "At the end: share_right 0.5."}
+    write_report([folder], tmp_path / "report.html")
+    page = Page((tmp_path / "report.html").read_text("utf-8"))
+    assert "Noted by rewards" in page.words and "img" not in page.tags
+
+
+def test_a_run_of_which_rewards_noted_nothing_has_no_section_of_notes(tmp_path: Path):
+    sections = chart_sections([read_facts(a_run(tmp_path / "run", steps=1))])
+    assert "noted" not in {section.key for section in sections}
+
+
 def test_waiting_is_told_beside_what_a_rollout_and_its_scores_take(tmp_path: Path):
     (parts, *_) = _drawings(a_run(tmp_path / "run", steps=1), section="time")
     assert parts.caption.endswith(

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from agrpo.errors import PromptError
+from agrpo.prompts import prompt_of
 from agrpo.prompts.files import Files
 
 ROWS = [
@@ -95,12 +96,11 @@ def test_a_missing_file_is_named_with_the_folder_it_was_looked_for_in(name: str,
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.spec("A-031")
 @pytest.mark.parametrize("kind", WRITERS)
-def test_rows_without_a_prompt_are_refused_with_their_columns(tmp_path: Path, kind: str):
-    file = WRITERS[kind](tmp_path / f"prompts{kind}", [{"question": "2+3?", "answer": "5"}])
-    with pytest.raises(PromptError, match="its columns are: question, answer"):
-        Files(path=str(file))()
+def test_rows_without_a_prompt_leave_it_to_an_environment(tmp_path: Path, kind: str):
+    file = WRITERS[kind](tmp_path / f"prompts{kind}", [{"target": 5, "environment": "game"}])
+    prompt = prompt_of(Files(path=str(file))()[0], row_index=0)
+    assert (prompt.messages, prompt.facts, prompt.environment) == ([], {"target": 5}, "game")
 
 
 @pytest.mark.spec("A-009")

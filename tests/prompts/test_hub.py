@@ -7,6 +7,7 @@ import datasets
 import pytest
 
 from agrpo.errors import PromptError
+from agrpo.prompts import prompt_of
 from agrpo.prompts.hub import Hub
 
 ROWS = [{"prompt": [{"role": "user", "content": f"{number}+1?"}], "answer": str(number + 1)} for number in range(4)]
@@ -42,8 +43,7 @@ def test_a_dataset_never_downloaded_is_refused_offline_with_what_to_do(folder: P
     assert "HF_HUB_OFFLINE is set" in str(caught.value)
 
 
-@pytest.mark.spec("A-031")
-def test_rows_without_a_prompt_are_refused_with_their_columns(folder: Path):
-    (folder / "train.jsonl").write_text('{"question": "2+3?", "answer": "5"}\n')
-    with pytest.raises(PromptError, match="its columns are: question, answer"):
-        Hub(path=str(folder))()
+def test_rows_without_a_prompt_leave_it_to_an_environment(folder: Path):
+    (folder / "train.jsonl").write_text('{"environment": "game"}\n')
+    prompt = prompt_of(Hub(path=str(folder))()[0], row_index=0)
+    assert (prompt.messages, prompt.facts, prompt.environment) == ([], {}, "game")

@@ -8,7 +8,7 @@ from tests.protocol.configurations import CAPPED, COMPLETE, NEEDED, QUICK
 from tests.protocol.rules import RULES
 from tests.protocol.search import search
 
-MOST_STATES = 25_000
+MOST_STATES = 10_000
 
 
 @pytest.mark.parametrize("name", QUICK)

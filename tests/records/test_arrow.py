@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from agrpo.records.checksum import ARROW_KEY, UNSEALED, sealed_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
+from agrpo.records.rollout import CallFailure, Rollout, Stay, StopReason, ToolCall, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
 
 TURN = TurnRecord(
@@ -43,7 +44,16 @@ GROUP = RolloutGroup(
                 ToolCall(turn_index=0, name="", failure=CallFailure.MALFORMED, reason="no such tool"),
             ],
         ),
-        Rollout(completion=[], completion_ids=[], turns=[], index=1, stop_reason=StopReason.TIMEOUT, error="no answer"),
+        Rollout(
+            completion=[],
+            completion_ids=[],
+            turns=[],
+            index=1,
+            stop_reason=StopReason.TIMEOUT,
+            error="no answer",
+            prompt=[{"role": "user", "content": "Guess."}],
+            stay=Stay(environment="Maze", reset_seconds=0.5, reward_seconds=0.25, reward=2.0),
+        ),
     ],
     model_version=2,
     generator="generator-x",
@@ -95,7 +105,18 @@ def test_scores_come_back_as_they_were():
         prompt_id="a",
         model_version=2,
         rewards=[1.5, math.nan],
-        scores=[Score(reward="r", weight=0.5, values=[3.0, None], errors=[None, "raised"], duration_seconds=0.25)],
+        scores=[
+            Score(
+                reward="r",
+                weight=0.5,
+                values=[3.0, None],
+                errors=[None, "raised"],
+                duration_seconds=0.25,
+                extras={"answer": ['"4"', None], "right": [True, False], "size": [2, 0.5]},
+                metrics={"longest_max": 3.0},
+            ),
+            Score(reward="s", weight=1.0, values=[None, None], errors=[None, None], extras={"answer": ["é", "5"]}),
+        ],
         marks=frozenset({Mark.TOO_FEW_SCORES}),
         num_prompt_tokens=[2, 2],
         num_completion_tokens=[2, 0],
@@ -108,6 +129,7 @@ def test_scores_come_back_as_they_were():
         drift_tokens=[[], [3]],
         tool_calls=[[], [ToolCall(turn_index=0, name="add", duration_seconds=0.5)]],
         loop_exhausted=[False, True],
+        stays=[None, Stay(environment="Maze", reset_seconds=0.5, reward_seconds=0.25, reward_error="lost")],
         pace=Pace(concurrency=8, concurrency_cap=16, backpressure_seconds=0.5, interval_seconds=2.0),
         scoring=Scoring(seconds=0.25, wait_seconds=0.0, queue_size=3),
         scored_at=2.5,
@@ -119,12 +141,23 @@ def test_scores_come_back_as_they_were():
 
 
 def test_records_from_before_there_were_tools_have_no_calls():
-    group = pa.ipc.open_file(group_to_arrow(GROUP)).read_all().drop_columns(["tool_calls"])
-    assert [rollout.tool_calls for rollout in group_from_arrow(written(group)).rollouts] == [[], []]
+    group = pa.ipc.open_file(group_to_arrow(GROUP)).read_all().drop_columns(["tool_calls", "stay"])
+    found = group_from_arrow(written(group)).rollouts
+    assert [(rollout.tool_calls, rollout.stay) for rollout in found] == [([], None)] * 2
     scored = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[], **LENGTHS)
     table = pa.ipc.open_file(scored_to_arrow(scored)).read_all()
     found = scored_from_arrow(written(table.drop_columns(["tool_calls", "drift_tokens", "loop_exhausted"])))
     assert (found.tool_calls, found.drift_tokens, found.loop_exhausted) == ([[]], [[]], [False])
+
+
+def test_scores_from_before_there_were_notes_have_none():
+    score = Score(reward="r", weight=1.0, values=[1.0], errors=[None], extras={"a": [1]}, metrics={"b": 2.0})
+    noted = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[score], **LENGTHS)
+    table = pa.ipc.open_file(scored_to_arrow(noted)).read_all().drop_columns(["extras"])
+    facts = json.loads(table.schema.metadata[b"agrpo.facts"])
+    facts["sources"] = [{"reward": "r", "weight": 1.0}]
+    older = table.replace_schema_metadata({**table.schema.metadata, b"agrpo.facts": json.dumps(facts)})
+    assert scored_from_arrow(written(older)).scores == [replace(score, extras={}, metrics={})]
 
 
 def vars_of(scored: ScoredGroup) -> dict[str, object]:

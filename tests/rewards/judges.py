@@ -22,7 +22,8 @@ def length(completions, **_):
 
 def received(**keywords):
     """Fails with what it was called with, so that a test can read it."""
-    raise AssertionError(" ".join(f"{name}={keywords[name]!r}" for name in sorted(keywords)))
+    shown = {name: getattr(value, "__name__", repr(value)) for name, value in keywords.items()}
+    raise AssertionError(" ".join(f"{name}={shown[name]}" for name in sorted(shown)))
 
 
 def matches(completions, solution):
@@ -63,6 +64,54 @@ async def async_length(completions, **_):
 
 
 async_partial = functools.partial(async_length)
+
+
+def knows_progress(completions, trainer_state):
+    """As many as its weights had steps, of all, and then its pass of all."""
+    state = trainer_state
+    return [state.global_step / state.max_steps, state.epoch / state.num_train_epochs]
+
+
+async def async_knows_progress(completions, trainer_state):
+    return knows_progress(completions, trainer_state)
+
+
+def notes(completions, log_extra, log_metric):
+    log_extra("text", texts(completions))
+    log_extra("length", [len(text) for text in texts(completions)])
+    log_metric("longest", max(len(text) for text in texts(completions)))
+    return length(completions)
+
+
+async def async_notes(completions, log_extra, log_metric):
+    return notes(completions, log_extra, log_metric)
+
+
+def notes_and_misbehaves(completions, log_extra, log_metric, way):
+    """Notes first, so that what a call notes before it fails is there to be left aside."""
+    log_extra("asked", [len(completions)] * len(completions))
+    log_metric("asked_max", len(completions))
+    log_metric("asked_count", len(completions))
+    log_metric("length", float(len(texts(completions)[0])))
+    return misbehaves(completions, way)
+
+
+def notes_what_it_is_told(completions, log_extra, log_metric, note, **_):
+    """Whatever the fact `note` spells."""
+    eval(note[0], {"log_extra": log_extra, "log_metric": log_metric})
+    return [1.0 for _ in completions]
+
+
+def forges_its_answer(completions, answer):
+    """Writes an answer of its own to the pipe, in the place of the child's."""
+    from agrpo.rewards.sandbox.frames import frame
+
+    for descriptor in range(3, 64) if "bad" in texts(completions) else ():
+        try:
+            os.write(descriptor, frame(0, answer[0].encode()))
+        except OSError:
+            continue
+    return length(completions)
 
 
 # K21: one completion says "bad"; the fact `way` says what becomes of whoever judges it.
@@ -139,6 +188,10 @@ def says(completions, **_):
 
 def environment(completions, variable, **_):
     return [float(os.environ.get(variable[0], "1") == "") for _ in completions]
+
+
+async def async_environment(completions, variable, **_):
+    return environment(completions, variable)
 
 
 def sleeps(completions, **_):
@@ -227,6 +280,13 @@ async def meets_async(completions, folder, **_):
         await asyncio.sleep(0.005)
     (Path(folder[0]) / "async").touch()
     return [3.0 for _ in completions]
+
+
+async def meets_another_async(completions, folder, **_):
+    (Path(folder[0]) / "sync").touch()
+    while not (Path(folder[0]) / "async").exists():
+        await asyncio.sleep(0.005)
+    return [4.0 for _ in completions]
 
 
 async def async_misbehaves(completions, way, **_):

@@ -19,15 +19,17 @@ def loaded(judge: str) -> Loaded:
     return reward
 
 
-@pytest.mark.spec("A-198", "A-199")
-def test_a_function_gets_conversations_tokens_and_every_column_as_lists() -> None:
+@pytest.mark.spec("A-198", "A-199", "A-206", "G-182")
+def test_a_function_gets_conversations_tokens_every_column_and_the_calls_own_keywords() -> None:
     with pytest.raises(AssertionError) as caught:
         loaded("received")(group_of("a", "bb", solution="4"))
     assert str(caught.value) == (
         "completion_ids=[[0], [0, 1]] "
         "completions=[[{'role': 'assistant', 'content': 'a'}], [{'role': 'assistant', 'content': 'bb'}]] "
+        "log_extra=log_extra log_metric=log_metric "
         "prompts=[[{'role': 'user', 'content': '2 + 2 ='}], [{'role': 'user', 'content': '2 + 2 ='}]] "
-        "solution=['4', '4']"
+        "solution=['4', '4'] "
+        "trainer_state=TrainerState(global_step=0, max_steps=None, epoch=0.0, num_train_epochs=None)"
     )
 
 
@@ -38,8 +40,13 @@ def test_a_function_without_open_keywords_gets_only_what_it_names() -> None:
 
 @pytest.mark.spec("A-198")
 def test_a_column_that_is_missing_is_named() -> None:
-    with pytest.raises(RewardError, match=r'needs "reference".*there are: prompts, completions, completion_ids, sol'):
+    with pytest.raises(RewardError, match=r'needs "reference".*there are: prompts, .*, log_metric, sol'):
         loaded("needs_reference")(group_of("a", solution="4"))
+
+
+def test_the_keywords_of_a_call_are_no_columns_of_the_dataset() -> None:
+    assert loaded("notes").needed_facts == []
+    assert loaded("matches").needed_facts == ["solution"]
 
 
 def test_a_column_that_would_hide_a_keyword_is_named() -> None:

@@ -28,17 +28,25 @@ def test_plain_and_async_functions_are_scored_alike(judge: str) -> None:
     assert score(section_of(judge), group_of("a", "bbb"))[0].values == [1.0, 3.0]
 
 
-@pytest.mark.spec("A-201", "A-202")
-def test_sync_and_async_rewards_run_side_by_side(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("judges", "values"),
+    [
+        pytest.param(
+            ("meets_sync", "meets_other", "meets_async"), [1.0, 2.0, 3.0], marks=pytest.mark.spec("A-201", "A-202")
+        ),
+        pytest.param(("meets_async", "meets_another_async"), [3.0, 4.0], marks=pytest.mark.spec("G-189")),
+    ],
+)
+def test_rewards_run_side_by_side(judges: tuple[str, ...], values: list[float], tmp_path: Path) -> None:
     async def work() -> list[list[float | None]]:
-        runners = [RewardRunner(section_of(judge)) for judge in ("meets_sync", "meets_other", "meets_async")]
+        runners = [RewardRunner(section_of(judge)) for judge in judges]
         group = group_of("a", folder=str(tmp_path))
         try:
             return [each.values for each in await asyncio.gather(*(runner.score(group) for runner in runners))]
         finally:
             await asyncio.gather(*(runner.close() for runner in runners))
 
-    assert run(work()) == [[1.0], [2.0], [3.0]]
+    assert run(work()) == [[value] for value in values]
 
 
 def test_a_reward_of_agrpo_is_named_alone() -> None:
@@ -51,14 +59,14 @@ def test_a_group_without_rollouts_starts_nothing() -> None:
     assert (scored.values, scored.errors) == ([], [])
 
 
-@pytest.mark.spec("A-200")
+@pytest.mark.spec("A-200", "G-188")
 def test_an_answer_of_the_wrong_length_is_no_answer() -> None:
     (scored,) = score(section_of("sizes_differ"), group_of("a", "b", "c"))
     assert scored.values == [None, None, None]
     assert all("for 3 completions; expected one per completion" in (error or "") for error in scored.errors)
 
 
-@pytest.mark.spec("A-200")
+@pytest.mark.spec("A-200", "G-188")
 def test_a_judge_that_is_never_right_about_the_length_gives_no_values() -> None:
     (scored,) = score(section_of("returns"), group_of("a", "b", value="[1.0] * 3"))
     assert scored.values == [None, None]

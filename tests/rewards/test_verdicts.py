@@ -10,7 +10,7 @@ import pytest
 from agrpo.rewards.sandbox.verdicts import CallFailed, reason_of, verdicts_of
 
 
-@pytest.mark.spec("A-200")
+@pytest.mark.spec("A-200", "G-188")
 @pytest.mark.parametrize(
     ("returned", "value"),
     [
@@ -47,14 +47,14 @@ def test_anything_else_is_no_value_and_says_why(returned: object, reason: str) -
     assert (good.value, bad.value, bad.error) == (1.0, None, reason)
 
 
-@pytest.mark.spec("A-200")
+@pytest.mark.spec("A-200", "G-188")
 @pytest.mark.parametrize(("returned", "what"), [(None, "NoneType"), ("11", "str"), ({"a": 1}, "dict"), (1.0, "float")])
 def test_anything_but_a_list_fails_the_call(returned: object, what: str) -> None:
     with pytest.raises(CallFailed, match=f"it returned {what}; expected a list"):
         verdicts_of(returned, 2)
 
 
-@pytest.mark.spec("A-200")
+@pytest.mark.spec("A-200", "G-188")
 @pytest.mark.parametrize("returned", [[1.0], [1.0, 2.0, 3.0], []])
 def test_another_length_fails_the_call(returned: list[float]) -> None:
     with pytest.raises(CallFailed, match=f"it returned {len(returned)} values for 2 completions"):

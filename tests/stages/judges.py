@@ -6,10 +6,24 @@ import os
 import time
 from typing import Any
 
+from agrpo.records.trainer_state import TrainerState
+
 
 def distinct_tokens(completion_ids: list[list[int]], **columns: Any) -> list[float]:
     """A fine-grained reward, so that the rollouts of a group differ."""
     return [len(set(ids)) + 0.001 * (sum(ids) % 97) for ids in completion_ids]
+
+
+def tells(
+    completion_ids: list[list[int]], trainer_state: TrainerState, log_extra: Any, log_metric: Any, **columns: Any
+) -> list[float]:
+    """As `distinct_tokens`, and notes of how far the run is and of what it looked at."""
+    log_extra("step", [trainer_state.global_step for _ in completion_ids])
+    log_extra("first", [str(ids[:1]) for ids in completion_ids])
+    log_metric("progress", trainer_state.global_step / (trainer_state.max_steps or 0))
+    log_metric("judged/longest_max", max(map(len, completion_ids)))
+    log_metric("judged/short_count", sum(len(ids) < 4 for ids in completion_ids))
+    return distinct_tokens(completion_ids)
 
 
 def unhurried(completion_ids: list[list[int]], **columns: Any) -> list[float]:

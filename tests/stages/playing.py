@@ -19,6 +19,7 @@ from agrpo.stages.sampling import sample_group
 from agrpo.stages.slots import Slots
 from agrpo.stages.tool_talk import ToolTalk
 from agrpo.tools import load_tools
+from agrpo.tools.caller import Caller
 from agrpo.tools.calling import ToolRunner
 
 if TYPE_CHECKING:
@@ -99,18 +100,26 @@ class Stage:
         """`line`: of a rollout's index and turn."""
         self.engine = Playing(self.renderer, line)
         sampling = Sampling(num_generations=rollouts, max_completion_length=most, reproducible=reproducible)
-        opening = Opening(messages=QUESTION, prompt_ids=self.talk.prompt(QUESTION), sampling=sampling, seeds=SEED)
-        return asyncio.run(self._play(self.engine, opening))
-
-    async def _play(self, engine: Playing, opening: Opening) -> list[Rollout]:
         calling = Calling(
             talk=self.talk,
-            runner=ToolRunner(self.tools, self.section, num_threads=8),
+            runner=ToolRunner(self.tools, self.section, Caller(num_threads=8)),
             max_iterations=self.section.max_tool_calling_iterations,
             max_tokens=self.max_tokens,
         )
-        slots = Slots(8).queue(opening.sampling.num_generations)
-        return await sample_group(engine, self.renderer, opening, slots=slots, calling=calling)
+        opening = Opening(
+            messages=QUESTION,
+            prompt_ids=self.talk.prompt(QUESTION),
+            sampling=sampling,
+            seeds=SEED,
+            calling=calling,
+        )
+        return asyncio.run(played(self.engine, self.renderer, opening))
+
+
+async def played(engine: Playing, renderer: Renderer, opening: Opening) -> list[Rollout]:
+    """A group, in slots of its own."""
+    slots = Slots(8).queue(opening.sampling.num_generations)
+    return await sample_group(engine, renderer, opening, slots=slots)
 
 
 def script(*lines: Line) -> Callable[[int, int], Line]:
@@ -133,4 +142,4 @@ def tokenizer_with(
     return folder
 
 
-__all__ = ["END", "QUESTION", "Playing", "PromptRefused", "Stage", "call_of", "script", "tokenizer_with"]
+__all__ = ["END", "QUESTION", "Playing", "PromptRefused", "Stage", "call_of", "played", "script", "tokenizer_with"]

@@ -11,14 +11,16 @@ import pytest
 
 from agrpo.errors import RewardError
 from agrpo.queue.run_folder import RunFolder
-from agrpo.records.arrow import group_to_arrow
+from agrpo.records.arrow import group_to_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import StopReason
 from agrpo.records.score import Mark, Score, fills_step
 from agrpo.stages import scorer
 from agrpo.stages.context import StageContext
+from agrpo.stages.process import Supervisor
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
+from tests.stages.test_process import until
 from tests.stages.walk import Walk, settings
 
 
@@ -134,6 +136,21 @@ def test_two_scorers_share_the_groups_out_and_do_none_twice(tmp_path: Path, note
     folder = run_of_groups(tmp_path, *(a_group(ticket) for ticket in range(6)))
     score_all(folder, "scorer", "scorer-2", number=6)
     assert judged_tickets(notes) == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.spec("A-205")
+def test_an_async_reward_sees_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    tree = settings(tmp_path, tmp_path / "prompts.jsonl", tmp_path)
+    tree["rewards"] = [{"name": "tests.rewards.judges:async_environment"}]
+    folder = RunFolder.create(str(tmp_path / "run"), {"settings": {"tree": tree, "origins": {}}})
+    group = a_group(0)
+    group = replace(group, prompt=replace(group.prompt, facts={"variable": "CUDA_VISIBLE_DEVICES"}))
+    folder.groups.publish(0, group_to_arrow(group))
+    with Supervisor(folder.url, tmp_path / "logs") as supervisor:
+        supervisor.start("scorer")
+        until(lambda: folder.scored.numbers() == [0], seconds=60)
+    assert scored_from_arrow(folder.scored.demand(0)).rewards == [1.0, 1.0]
 
 
 def test_the_share_of_a_scorer_that_is_gone_is_scored_by_its_neighbour(

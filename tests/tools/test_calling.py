@@ -13,6 +13,7 @@ from agrpo.config import ToolsSection
 from agrpo.errors import ToolError
 from agrpo.records.rollout import CallFailure
 from agrpo.tools import load_tools
+from agrpo.tools.caller import Caller
 from agrpo.tools.calling import Answer, ToolRunner
 from agrpo.tools.formats import RequestedCall
 
@@ -22,7 +23,7 @@ FUNCTIONS = [f"tests.tools.functions:{name}" for name in NAMES]
 
 def runner(*, num_threads: int = 8, clock_decides: bool = True, **settings: Any) -> ToolRunner:
     section = ToolsSection(functions=FUNCTIONS, **settings)
-    return ToolRunner(load_tools(section), section, num_threads=num_threads, clock_decides=clock_decides)
+    return ToolRunner(load_tools(section), section, Caller(num_threads=num_threads), clock_decides=clock_decides)
 
 
 def call(name: str, **arguments: Any) -> RequestedCall:
@@ -112,3 +113,19 @@ def test_a_long_result_is_cut_and_says_so():
 
 def test_half_a_surrogate_pair_does_not_reach_the_records():
     assert answer(call("say", text="a\ud800b")).text == "a?b"
+
+
+def test_when_every_thread_is_held_by_a_call_that_hangs_the_run_ends_and_names_it():
+    holding, waiting = call("sleep", seconds=1.5), call("note", word="late")
+
+    async def use_up(run: ToolRunner) -> list[Answer]:
+        found = [await run(holding, 0), await run(holding, 0)]
+        with pytest.raises(
+            ToolError, match=r"all 2 threads .* have outlived their deadline .*: tool sleep \(2 times\)"
+        ):
+            await run(waiting, 0)
+        await asyncio.sleep(1.5)  # they return after all, and free their places
+        return [*found, await run(waiting, 0)]
+
+    found = asyncio.run(use_up(runner(num_threads=2, timeout_seconds=0.1)))
+    assert [one.record.failure for one in found] == [CallFailure.TIMEOUT, CallFailure.TIMEOUT, None]

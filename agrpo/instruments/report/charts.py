@@ -11,6 +11,7 @@ from agrpo.instruments.report.drawing import Drawing, Line, Values, draw_bars, d
 from agrpo.instruments.report.facts import RunFacts
 from agrpo.instruments.report.plots import Plot
 from agrpo.instruments.report.wording import NOTHING, letter, percent
+from agrpo.metrics.names import measure_named
 
 SMOOTHED_SHARE = 20
 """The smoothed reward is the mean of this part of the run's points, five at least."""
@@ -18,6 +19,8 @@ MOST_BANDS = 2
 """Runs whose bands can be told apart when they overlap."""
 FAINT_STYLE = 8
 """Of a single run's steps behind their mean: grey."""
+MOST_NOTED = 12
+"""Charts of what rewards noted."""
 SMALL_SHARE = 0.01
 """Parts of a step below this share of its time are drawn as one."""
 
@@ -59,6 +62,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Section]:
             reading="The mean of each reward function before its weight: a total can rise while one of its parts falls.",
             nothing=_only_source(runs), drawings=_sources(runs), notes=captions.of_failed_rewards(runs),
         ),
+        *_noted(runs),
         Section(
             key="lengths", title="Completion length",
             reading="A rising share of cut completions says that the token limit, not the model, ends them."
@@ -181,6 +185,20 @@ def _sources(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:
     return _plots(
         runs, Plot(key="sources", title="Mean by reward function", unit="mean before its weight", measures=measures)
     )
+
+
+def _noted(runs: Sequence[RunFacts]) -> list[Section]:
+    """What rewards noted with `log_metric`, a chart for each name; no section where none noted anything."""
+    names = sorted({name for facts in runs for name in facts.measures if measure_named(name) is None})
+    if not names:
+        return []
+    left_out = f" {len(names) - MOST_NOTED} more are in the table reward_metrics." if len(names) > MOST_NOTED else ""
+    shown = [
+        Plot(key=f"noted-{place}", title=name, unit="as noted", measures=((name, name),))
+        for place, name in enumerate(names[:MOST_NOTED])
+    ]
+    reading = "What the rewards noted of their groups, each name over the groups that a step consumed." + left_out
+    return [Section(key="noted", title="Noted by rewards", reading=reading, nothing="", drawings=_plots(runs, *shown))]
 
 
 def _lengths(runs: Sequence[RunFacts]) -> tuple[Drawing, ...]:

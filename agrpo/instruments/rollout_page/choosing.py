@@ -49,7 +49,7 @@ _PROMPT_GROUPS = f"""
     WHERE groups.prompt_id = $prompt AND {_LAST_STEPS}
     ORDER BY ticket DESC LIMIT $count
 """
-_FAILED = "('engine_error', 'timeout', 'stale_in_flight', 'tool_error')"
+_FAILED = "('engine_error', 'timeout', 'stale_in_flight', 'tool_error', 'environment_error')"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -88,6 +88,11 @@ class RolloutFacts:
     reward: float | None
     """Weighted sum of its rewards."""
     duplicate: bool | None
+    own_prompt: list[Message] | None
+    """What it was asked; None: what its group was."""
+    environment_class: str | None
+    reset_seconds: float | None
+    get_reward_seconds: float | None
     group_reward_mean: float | None
     group_reward_std: float | None
     """Sample standard deviation."""
@@ -105,6 +110,16 @@ class RewardFacts:
     error: str | None
     duration_seconds: float
     """Of the call for the whole group."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExtraFacts:
+    """What a reward noted of one rollout beside its value."""
+
+    reward: str
+    name: str
+    value: str | None
+    """A text as it is, anything else as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +220,8 @@ class RolloutPage:
     rollouts: list[RolloutFacts]
     """All of the group, this one included."""
     rewards: list[RewardFacts]
+    extras: list[ExtraFacts]
+    """In the order of the rewards, and in that they were noted in."""
     samples: list[SampleFacts]
     turns: list[TurnFacts]
     calls: list[CallFacts]

@@ -76,6 +76,7 @@ def _lines(page: RolloutPage, group: GroupFacts, rollout: RolloutFacts | None) -
     if rollout is not None:
         yield "reward", _reward(rollout)
         yield "length", _length(page, rollout)
+        yield "environment", _environment(rollout)
         yield "error", harmless(rollout.error or "")
     yield "policy", _policy(page)
     yield "step", "; ".join(_attempt(one) for one in page.consumed)
@@ -106,6 +107,14 @@ def _length(page: RolloutPage, rollout: RolloutFacts) -> str:
     end = f"ended by itself ({rollout.stop_reason})" if rollout.terminated else f"stopped: {rollout.stop_reason}"
     tools = f" · {rollout.tool_call_count} tool calls, {rollout.tool_failure_count} failed"
     return f"{tokens}, {turns} · {end}" + (tools if rollout.tool_call_count else "")
+
+
+def _environment(rollout: RolloutFacts) -> str:
+    if rollout.environment_class is None:
+        return ""
+    paid = rollout.get_reward_seconds
+    told = f"{harmless(rollout.environment_class)} · {rollout.reset_seconds or 0.0:.3f} s to reset"
+    return told if paid is None else f"{told}, {paid:.3f} s for its reward"
 
 
 def _policy(page: RolloutPage) -> str:

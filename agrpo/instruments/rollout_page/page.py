@@ -14,7 +14,7 @@ from agrpo.instruments.rollout_page.completion import completion, token_table, t
 from agrpo.instruments.rollout_page.facts import RolloutPage
 from agrpo.instruments.rollout_page.header import became, facts, header, messages
 from agrpo.instruments.rollout_page.logs import GroupLog
-from agrpo.instruments.rollout_page.tables import group_table, reward_table
+from agrpo.instruments.rollout_page.tables import extras_table, group_table, reward_table
 from agrpo.visible import harmless
 
 LEARNERS = (Colouring.RATIO, Colouring.ENTROPY, Colouring.ADVANTAGE)
@@ -34,8 +34,9 @@ def rollout_page(
     if group_first:
         yield from _group_head(page)
     yield from header(page)
-    yield _section("prompt")
-    yield from messages(page.group.prompt)
+    own = page.rollout.own_prompt if page.rollout else None
+    yield _section("prompt" if own is None else "prompt, as this rollout's environment asked it")
+    yield from messages(page.group.prompt if own is None else own)
     yield from facts(page.group)
     if page.rollout is None:
         return
@@ -47,6 +48,9 @@ def rollout_page(
     yield from laid_out(page, scale, coloured=coloured)
     yield _section("rewards")
     yield reward_table(page)
+    if page.extras:
+        yield Text()
+        yield extras_table(page)
     if not group_first:
         yield _section(f"group {page.group.ticket}{_marks(page)}")
         yield group_table(page.rollouts, page.rollout.rollout_index)

@@ -12,6 +12,7 @@ from agrpo.database.queries import HasDatabase, asking
 from agrpo.instruments.rollout_page.facts import (
     CallFacts,
     Consumption,
+    ExtraFacts,
     GroupFacts,
     RewardFacts,
     RolloutFacts,
@@ -36,6 +37,7 @@ _CONSUMED = """
 """
 _ROLLOUTS = "SELECT * FROM rollouts_with_rewards WHERE ticket = $ticket ORDER BY rollout_index"
 _REWARDS = "SELECT * FROM rewards WHERE ticket = $ticket AND rollout_index = $index"
+_EXTRAS = "SELECT * FROM reward_extras WHERE ticket = $ticket AND rollout_index = $index ORDER BY rowid"
 _TURNS = "SELECT * FROM turns WHERE ticket = $ticket AND rollout_index = $index ORDER BY turn_index"
 _CALLS = "SELECT * FROM tool_calls WHERE ticket = $ticket AND rollout_index = $index ORDER BY call_index"
 _SAMPLES = """
@@ -68,6 +70,7 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
         consumed = [filled(Consumption, row) for row in rows_of(connection, _CONSUMED, **ticket)]
         rollouts = [_rollout(row) for row in rows_of(connection, _ROLLOUTS, **ticket)]
         rewards = [filled(RewardFacts, row) for row in rows_of(connection, _REWARDS, **index)]
+        extras = [filled(ExtraFacts, row) for row in rows_of(connection, _EXTRAS, **index)]
         samples = [filled(SampleFacts, row) for row in rows_of(connection, _SAMPLES, **index)]
         turns = rows_of(connection, _TURNS, **index)
         calls = rows_of(connection, _CALLS, **index) if _has_calls(connection) else []
@@ -82,6 +85,7 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
         rollout=rollout,
         rollouts=rollouts,
         rewards=rewards,
+        extras=extras,
         samples=samples,
         turns=views,
         calls=list(_calls(calls, rollout.completion if rollout else [])),
@@ -118,4 +122,6 @@ def _group(row: Row) -> GroupFacts:
 
 
 def _rollout(row: Row) -> RolloutFacts:
-    return filled(RolloutFacts, {**row, "completion": json.loads(row["completion"])})
+    own = row.get("own_prompt")
+    parsed = {"completion": json.loads(row["completion"]), "own_prompt": None if own is None else json.loads(own)}
+    return filled(RolloutFacts, {**row, **parsed})

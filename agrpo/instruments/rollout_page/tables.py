@@ -42,6 +42,14 @@ def reward_table(page: RolloutPage) -> Table:
     return _table(["reward", "weight>", "value>", "weighted>", "s of the group>", "error"], rows, cut=False)
 
 
+def extras_table(page: RolloutPage) -> Table:
+    """One row for each value that a reward noted of the rollout."""
+    rows: list[Cells] = [
+        [one.reward, one.name, "none" if one.value is None else visible(one.value)] for one in page.extras
+    ]
+    return _table(["noted by", "column", "value"], rows, cut=False)
+
+
 def group_table(rollouts: Sequence[RolloutFacts], marked: int | None) -> Table:
     """One row per rollout of a group; `marked`: the one that the page is about."""
     rows: list[Cells] = [

@@ -6,18 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from agrpo.errors import PromptError
-from agrpo.prompts import DatasetRow, messages_of
+from agrpo.prompts import DatasetRow, lacks_prompt, messages_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def checked(rows: Sequence[DatasetRow], where: str) -> Sequence[DatasetRow]:
-    """`rows` if there are any and the first holds a conversation. Raises `PromptError` that begins with `where`."""
+    """`rows` if there are any and the first holds a conversation or no prompt. Raises `PromptError` that begins with `where`.
+
+    Whether a row may do without a prompt is known where the run's environments are.
+    """
     if len(rows) == 0:
         raise PromptError(f"{where} has no rows; a run needs at least one prompt")
     try:
-        messages_of(rows[0], 0)
+        if not lacks_prompt(rows[0]):
+            messages_of(rows[0], 0)
     except PromptError as error:
         raise PromptError(f"{where}: {error}") from None
     return rows

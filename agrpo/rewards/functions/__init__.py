@@ -1,8 +1,8 @@
 """Rewards of yours: `package.module:function`, called with the documented keywords (A-198 to A-203).
 
 `prompts` and `completions` are lists of message lists, `completion_ids` lists of token ids, and every other column of
-the dataset is a list under its own name; each list has one entry per completion. A function without `**kwargs` is
-passed only what it names.
+the dataset is a list under its own name; each list has one entry per completion. `trainer_state`, `log_extra` and
+`log_metric` are those of the call (G-182). A function without `**kwargs` is passed only what it names.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from typing import Any
 from agrpo.errors import RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.registry import nearest
+from agrpo.rewards.calling import Call
 
-DOCUMENTED = ("prompts", "completions", "completion_ids")
+DOCUMENTED = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,8 @@ class Keywords:
         """Columns of the dataset that the function cannot be called without, sorted."""
         return sorted(self.required - {*DOCUMENTED})
 
-    def of(self, group: RolloutGroup) -> dict[str, Any]:
-        """The keywords for one group. Raises `RewardError` naming the column that does not fit."""
+    def of(self, group: RolloutGroup, call: Call) -> dict[str, Any]:
+        """The keywords for one call. Raises `RewardError` naming the column that does not fit."""
         columns = group.reward_kwargs
         clashing = [name for name in DOCUMENTED if name in columns]
         if clashing:
@@ -50,6 +51,9 @@ class Keywords:
             "prompts": group.prompts,
             "completions": group.completions,
             "completion_ids": group.completions_ids,
+            "trainer_state": call.trainer_state,
+            "log_extra": call.log_extra,
+            "log_metric": call.log_metric,
             **columns,
         }
         missing = sorted(self.required - offered.keys())
@@ -75,8 +79,12 @@ class FunctionReward:
         return self.keywords.columns
 
     def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
-        """What the function returns for this group."""
-        return self.function(**self.keywords.of(group))
+        """What the function returns for this group, its notes left aside."""
+        return self.judge_and_note(group, Call(len(group.rollouts)))
+
+    def judge_and_note(self, group: RolloutGroup, call: Call) -> Sequence[float | None]:
+        """As for `Noting`."""
+        return self.function(**self.keywords.of(group, call))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +101,12 @@ class AsyncFunctionReward:
         return self.keywords.columns
 
     async def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
-        """What the function returns for this group."""
-        return await self.function(**self.keywords.of(group))
+        """What the function returns for this group, its notes left aside."""
+        return await self.judge_and_note(group, Call(len(group.rollouts)))
+
+    async def judge_and_note(self, group: RolloutGroup, call: Call) -> Sequence[float | None]:
+        """As for `Noting`."""
+        return await self.function(**self.keywords.of(group, call))
 
 
 def reward_function(path: str) -> FunctionReward | AsyncFunctionReward:

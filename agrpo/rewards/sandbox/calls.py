@@ -8,13 +8,15 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Protocol
 
-from agrpo.errors import RewardError
+from agrpo.errors import NoteRefused, RewardError
 from agrpo.records.group import RolloutGroup
-from agrpo.rewards import AsyncReward, awaits, load_reward
+from agrpo.records.trainer_state import TrainerState
+from agrpo.rewards import AsyncReward, Call, Noting, awaits, load_reward
+from agrpo.rewards.calling import Notes
 from agrpo.rewards.sandbox.frames import Answer
 from agrpo.rewards.sandbox.limits import Limits
 from agrpo.rewards.sandbox.process import TemplateDied, TemplateProcess
-from agrpo.rewards.sandbox.verdicts import CallFailed, Verdict, reason_of, verdicts_of
+from agrpo.rewards.sandbox.verdicts import CallFailed, Judged, Verdict, reason_of, verdicts_of
 
 if TYPE_CHECKING:
     from agrpo.config import RewardSection
@@ -29,7 +31,7 @@ class Calls(Protocol):
 
     whole_group: bool
 
-    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+    async def judge(self, group: RolloutGroup, state: TrainerState) -> Judged:
         """One call. Raises `CallFailed`, or `RewardError` where the run cannot go on."""
         ...
 
@@ -59,13 +61,14 @@ class ForkedCalls:
         self._places = asyncio.Semaphore(_num_cores())
         self._closed = False
 
-    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+    async def judge(self, group: RolloutGroup, state: TrainerState) -> Judged:
         """Judge in a fresh child. A template that dies is restarted, and the call made once more."""
-        payload = pickle.dumps(group, protocol=pickle.HIGHEST_PROTOCOL)
+        payload = pickle.dumps((group, state), protocol=pickle.HIGHEST_PROTOCOL)
         async with self._places:
             answer = await self._ask(payload)
         if answer.failure is None and len(answer.values) == len(answer.errors) == len(group.rollouts):
-            return [Verdict(value=v, error=e) for v, e in zip(answer.values, answer.errors, strict=True)]
+            verdicts = [Verdict(value=v, error=e) for v, e in zip(answer.values, answer.errors, strict=True)]
+            return Judged(verdicts=verdicts, notes=_notes_in(answer))
         failure = answer.failure or f"it answered for {len(answer.values)} of {len(group.rollouts)} completions"
         if answer.overdue:
             raise _overdue(self._template.section, self._template.limits, group)
@@ -107,11 +110,11 @@ class AwaitedCalls:
         self._section = section
         self._limits = limits
         self._reward = reward
-        self._tasks: set[asyncio.Task[list[Verdict]]] = set()
+        self._tasks: set[asyncio.Task[Judged]] = set()
 
-    async def judge(self, group: RolloutGroup) -> list[Verdict]:
+    async def judge(self, group: RolloutGroup, state: TrainerState) -> Judged:
         """Await the reward, at most as long as the limit."""
-        task = asyncio.create_task(self._verdicts(group))
+        task = asyncio.create_task(self._judged(group, Call(len(group.rollouts), state)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
@@ -130,11 +133,27 @@ class AwaitedCalls:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
 
-    async def _verdicts(self, group: RolloutGroup) -> list[Verdict]:
+    async def _judged(self, group: RolloutGroup, call: Call) -> Judged:
+        reward = self._reward
         try:
-            return verdicts_of(await self._reward(group), len(group.rollouts))
+            waited = reward.judge_and_note(group, call) if isinstance(reward, Noting) else reward(group)
+            verdicts = verdicts_of(await waited, len(group.rollouts))
+            return Judged(verdicts=verdicts, notes=call.notes)
         except (Exception, SystemExit) as error:
             raise CallFailed(reason_of(error)) from error
+
+
+def _notes_in(answer: Answer) -> Notes:
+    """A child's notes, looked at again: what it writes is the reward's to forge. Raises `CallFailed`."""
+    call = Call(len(answer.values))
+    try:
+        for column, values in answer.extras.items():
+            call.log_extra(column, values)
+        for name, value in answer.metrics.items():
+            call.log_metric(name, value)
+    except (NoteRefused, AttributeError) as error:
+        raise CallFailed(reason_of(error)) from error
+    return call.notes
 
 
 def _overdue(section: RewardSection, limits: Limits, group: RolloutGroup) -> Exception:

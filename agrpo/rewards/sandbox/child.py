@@ -8,14 +8,15 @@ import sys
 from typing import NoReturn
 
 from agrpo.records.group import RolloutGroup
-from agrpo.rewards import Reward
+from agrpo.records.trainer_state import TrainerState
+from agrpo.rewards import Call, Noting, Reward
 from agrpo.rewards.sandbox.frames import Answer, frame, to_bytes
 from agrpo.rewards.sandbox.limits import Limits
 from agrpo.rewards.sandbox.verdicts import reason_of, verdicts_of
 
 
 def judge(reward: Reward, payload: bytes, limits: Limits, pipe: int) -> NoReturn:
-    """Judge the pickled group and write the answer to `pipe`. Whatever happens, the process ends here."""
+    """Judge the pickled group and state, and write the answer to `pipe`. Whatever happens, the process ends here."""
     try:
         _write(pipe, frame(0, to_bytes(_answer(reward, payload, limits))))
         os._exit(0)
@@ -26,15 +27,24 @@ def judge(reward: Reward, payload: bytes, limits: Limits, pipe: int) -> NoReturn
 def _answer(reward: Reward, payload: bytes, limits: Limits) -> Answer:
     try:
         limits.impose()
-        group: RolloutGroup = pickle.loads(payload)
-        verdicts = verdicts_of(reward(group), len(group.rollouts))
+        group: RolloutGroup
+        state: TrainerState
+        group, state = pickle.loads(payload)
+        call = Call(len(group.rollouts), state)
+        returned = reward.judge_and_note(group, call) if isinstance(reward, Noting) else reward(group)
+        verdicts = verdicts_of(returned, len(group.rollouts))
         sys.stdout.flush()
     except MemoryError as error:
         error.__traceback__ = None  # it holds what filled the memory
         return Answer(failure=f"it ran out of memory: the limit is {limits.memory_bytes} bytes (rewards.memory_bytes)")
     except BaseException as error:  # what a reward raises must not reach the template's code
         return Answer(failure=reason_of(error))
-    return Answer(values=[each.value for each in verdicts], errors=[each.error for each in verdicts])
+    return Answer(
+        values=[each.value for each in verdicts],
+        errors=[each.error for each in verdicts],
+        extras=call.notes.extras,
+        metrics=call.notes.metrics,
+    )
 
 
 def _write(pipe: int, data: bytes) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from agrpo.records.score import Extra
 from agrpo.rewards.sandbox.limits import Limits
 
 _HEADER = struct.Struct(">QQ")
@@ -49,6 +50,9 @@ class Answer:
     values: list[float | None] = field(default_factory=list)
     errors: list[str | None] = field(default_factory=list)
     """Why a value is missing. One entry per completion, as `values`."""
+    extras: dict[str, list[Extra]] = field(default_factory=dict[str, "list[Extra]"])
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    """What was noted: as of `Notes`."""
     failure: str | None = None
     """Why there are no values at all."""
     overdue: bool = False

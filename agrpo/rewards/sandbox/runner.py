@@ -12,9 +12,11 @@ from agrpo.errors import RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
 from agrpo.records.score import Score
+from agrpo.records.trainer_state import TrainerState
+from agrpo.rewards.calling import state_of
 from agrpo.rewards.sandbox.calls import Calls, open_calls
 from agrpo.rewards.sandbox.limits import Limits
-from agrpo.rewards.sandbox.verdicts import CallFailed, Verdict
+from agrpo.rewards.sandbox.verdicts import CallFailed, Judged, Verdict, judged_alone
 
 if TYPE_CHECKING:
     from agrpo.config import RewardSection
@@ -30,8 +32,12 @@ REASONS_TOLD = 20
 class RewardRunner:
     """Runs one reward of a run. All its methods run on one asyncio loop; several runners may run side by side."""
 
-    def __init__(self, section: RewardSection, *, reproducible: bool = False) -> None:
+    def __init__(
+        self, section: RewardSection, *, reproducible: bool = False, begun: TrainerState | None = None
+    ) -> None:
+        """`begun`: how far the run was before its first step."""
         self._section = section
+        self._begun = begun or TrainerState()
         self._limits = Limits.of(section, reproducible=reproducible)
         self._calls: Calls | None = None
         self._opening = asyncio.Lock()
@@ -53,7 +59,8 @@ class RewardRunner:
         every completion of 8 groups in a row.
         """
         began = time.monotonic()
-        verdicts = await self._verdicts(group) if group.rollouts else []
+        judged = await self._judged(group) if group.rollouts else Judged(verdicts=[])
+        verdicts = judged.verdicts
         for rollout, verdict in zip(group.rollouts, verdicts, strict=True):
             if verdict.error is not None:
                 self._stop_if_asked(group, f"completion {rollout.index}: {verdict.error}")
@@ -64,6 +71,8 @@ class RewardRunner:
             values=[verdict.value for verdict in verdicts],
             errors=[verdict.error for verdict in verdicts],
             duration_seconds=time.monotonic() - began,
+            extras=judged.notes.extras,
+            metrics=judged.notes.metrics,
         )
 
     async def close(self) -> None:
@@ -74,17 +83,18 @@ class RewardRunner:
                 await self._calls.close()
                 self._calls = None
 
-    async def _verdicts(self, group: RolloutGroup) -> list[Verdict]:
-        calls = await self._open()
+    async def _judged(self, group: RolloutGroup) -> Judged:
+        """What a call that failed noted counts no more than its values."""
+        calls, state = await self._open(), state_of(group, self._begun)
         shown = replace(group, rollouts=[_without_candidates(rollout) for rollout in group.rollouts])
         try:
-            return await calls.judge(shown)
+            return await calls.judge(shown, state)
         except CallFailed as failure:
             self._stop_if_asked(group, str(failure))
             if failure.is_final or calls.whole_group or len(shown.rollouts) == 1:
-                return [Verdict(value=None, error=str(failure)) for _ in shown.rollouts]
+                return Judged(verdicts=[Verdict(value=None, error=str(failure)) for _ in shown.rollouts])
         alone = [replace(shown, rollouts=[rollout]) for rollout in shown.rollouts]
-        return await asyncio.gather(*(_judge_alone(calls, one) for one in alone))
+        return judged_alone(await asyncio.gather(*(_judge_alone(calls, one, state) for one in alone)))
 
     async def _open(self) -> Calls:
         async with self._opening:
@@ -117,11 +127,11 @@ class RewardRunner:
             )
 
 
-async def _judge_alone(calls: Calls, group: RolloutGroup) -> Verdict:
+async def _judge_alone(calls: Calls, group: RolloutGroup, state: TrainerState) -> Judged:
     try:
-        return (await calls.judge(group))[0]
+        return await calls.judge(group, state)
     except CallFailed as failure:
-        return Verdict(value=None, error=str(failure))
+        return Judged(verdicts=[Verdict(value=None, error=str(failure))])
 
 
 def _without_candidates(rollout: Rollout) -> Rollout:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
+
+from agrpo.errors import NoteRefused
+from agrpo.metrics.names import added_up
+from agrpo.rewards.calling import NOTED_WRONGLY, Notes, plain
 
 LONGEST_REASON = 500
 WRONG_ANSWER = "it returned "
@@ -19,7 +23,7 @@ class CallFailed(Exception):
     @property
     def is_final(self) -> bool:
         """Whether the reward ended well and answered wrongly: to ask it again would make its answer look right."""
-        return str(self).startswith(WRONG_ANSWER)
+        return str(self).startswith((WRONG_ANSWER, NOTED_WRONGLY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,33 @@ class Verdict:
     value: float | None
     error: str | None = None
     """Why there is no value, where something failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a reward said of some completions."""
+
+    verdicts: list[Verdict]
+    notes: Notes = field(default_factory=Notes)
+
+
+def judged_alone(one_by_one: Sequence[Judged]) -> Judged:
+    """What calls for one completion each said, as if of one call.
+
+    A metric is added up over the calls that noted it, by the rule of its name.
+    """
+    columns = dict.fromkeys(column for one in one_by_one for column in one.notes.extras)
+    names = dict.fromkeys(name for one in one_by_one for name in one.notes.metrics)
+    noted = [one.notes for one in one_by_one]
+    return Judged(
+        verdicts=[verdict for one in one_by_one for verdict in one.verdicts],
+        notes=Notes(
+            extras={column: [own.extras.get(column, [None])[0] for own in noted] for column in columns},
+            metrics={
+                name: added_up(name, [own.metrics[name] for own in noted if name in own.metrics]) for name in names
+            },
+        ),
+    )
 
 
 def verdicts_of(returned: object, count: int) -> list[Verdict]:
@@ -44,11 +75,11 @@ def verdicts_of(returned: object, count: int) -> list[Verdict]:
 def _verdict(entry: object) -> Verdict:
     if entry is None:
         return Verdict(value=None)
-    plain = _plain(entry)
-    if not isinstance(plain, Real):
+    number = plain(entry)
+    if not isinstance(number, Real):
         return Verdict(value=None, error=f"it returned {type(entry).__name__}; expected a number or None")
     try:
-        value = float(plain)
+        value = float(number)
     except OverflowError:
         return Verdict(value=None, error=f"it returned {type(entry).__name__} too large for a float")
     if not math.isfinite(value):
@@ -56,18 +87,9 @@ def _verdict(entry: object) -> Verdict:
     return Verdict(value=value)
 
 
-def _plain(entry: object) -> object:
-    """The number inside a scalar of numpy or torch; anything else as it is."""
-    item = getattr(entry, "item", None)
-    try:
-        return item() if callable(item) else entry
-    except (TypeError, ValueError):
-        return entry
-
-
 def reason_of(error: BaseException) -> str:
     """An exception in one line, with the place it was raised."""
-    if isinstance(error, CallFailed):
+    if isinstance(error, CallFailed | NoteRefused):
         return str(error)
     if isinstance(error, SystemExit):
         text = f"it called exit({error.code!r})"

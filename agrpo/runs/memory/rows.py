@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agrpo.config import RunConfig
 from agrpo.packing.tree import Tree
-from agrpo.prompts import messages_of
+from agrpo.prompts import lacks_prompt, messages_of
 
 PROMPTS_LOOKED_AT = 200
 CHARACTERS_PER_TOKEN = 3.0
@@ -55,6 +55,7 @@ def _prompt_tokens(config: RunConfig) -> int:
         (
             sum(len(str(message.get("content", ""))) for message in messages_of(rows[index], index))
             for index in range(min(len(rows), PROMPTS_LOOKED_AT))
+            if not lacks_prompt(rows[index])
         ),
         default=0,
     )

@@ -1,0 +1,54 @@
+"""Environments: worlds of yours in which the policy acts, one instance for each rollout that runs.
+
+`factories` finds what makes them and looks them over, `pool` lends each instance to one rollout at a time and replaces what
+hangs or breaks, `checking` says before a run starts what would keep it from working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agrpo.config import EnvironmentsSection
+    from agrpo.tools import Tool
+
+ONLY = ""
+"""Name of a run's only environment, which rows need not pick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One of a run's environments."""
+
+    path: str
+    """As the run's file has it."""
+    factory: Callable[[], Any]
+    class_name: str
+    """Under which its rewards are told."""
+    cls: type[Any]
+    tools: Mapping[str, Tool]
+    """Its public methods, by name. `bound_tools` makes them an instance's."""
+    reset_is_async: bool
+    reset_names: frozenset[str] | None
+    """Columns that `reset` takes. None: all of them."""
+    reset_needs: frozenset[str]
+    """Those without a default."""
+    reward_is_async: bool | None
+    """None: it has no `get_reward`."""
+
+
+def load_environments(section: EnvironmentsSection) -> dict[str, Kind]:
+    """A run's environments by the name with which rows pick them. Raises `EnvironmentFault` or `ToolError`."""
+    from agrpo.environments.factories import kind_at
+
+    return {name: kind_at(path) for name, path in paths_of(section).items()}
+
+
+def paths_of(section: EnvironmentsSection) -> dict[str, str]:
+    """Where the factories are, by the name with which rows pick them."""
+    return {**section.factories} if section.factory is None else {ONLY: section.factory}
+
+
+__all__ = ["ONLY", "Kind", "load_environments", "paths_of"]

@@ -1,0 +1,132 @@
+"""Calling what a user wrote: on a thread or on the loop, within a deadline.
+
+What is written with `def` runs on threads, at most so many at once; what is written with `async def` runs on the loop and
+must not block it. A thread cannot be ended: one that outlives its deadline keeps its place until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from agrpo.errors import ToolError
+
+logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """What a function returned or raised."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Thread:
+    """How one call on a thread stands."""
+
+    is_running: bool = False
+    is_hanging: bool = False
+    """It has outlived its deadline."""
+
+
+class Caller:
+    """The threads that the functions of a run share. All its methods run on one asyncio loop."""
+
+    def __init__(self, *, num_threads: int) -> None:
+        self._num_threads = num_threads
+        self._free = asyncio.Semaphore(num_threads)
+        self._hanging: Counter[str] = Counter()
+        """Threads that have outlived their deadline, by what they call."""
+
+    async def call(
+        self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any], *, is_async: bool, seconds: float
+    ) -> Outcome | None:
+        """What came of it; None: nothing within `seconds`. `name`: as messages call it.
+
+        Raises `ToolError` where every thread is held by a call that has outlived its deadline.
+        """
+        thread = _Thread()
+        work = _awaited(function, arguments) if is_async else self._on_a_thread(name, function, arguments, thread)
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                if thread.is_running:
+                    thread.is_hanging = True
+                    self._note_hanging(name, seconds)
+                return None
+            return Outcome(error=RuntimeError("it was cancelled")) if task.cancelled() else task.result()
+        finally:
+            task.cancel()
+
+    async def _on_a_thread(
+        self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any], thread: _Thread
+    ) -> Outcome:
+        self._refuse_if_all_hang()
+        await self._free.acquire()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        ended: asyncio.Future[Outcome] = loop.create_future()
+
+        def end(outcome: Outcome) -> None:
+            self._free.release()
+            self._hanging[name] -= thread.is_hanging
+            if not ended.done():
+                ended.set_result(outcome)
+
+        def work() -> None:
+            try:
+                outcome = Outcome(value=context.run(function, **arguments))
+            except BaseException as error:
+                outcome = Outcome(error=error)
+            with suppress(RuntimeError):  # the loop has ended meanwhile, and nobody waits
+                loop.call_soon_threadsafe(end, outcome)
+
+        # A daemon: it must not keep a process from ending.
+        threading.Thread(target=work, name=name, daemon=True).start()
+        thread.is_running = True
+        return await ended
+
+    def _note_hanging(self, name: str, seconds: float) -> None:
+        self._hanging[name] += 1
+        logger.warning(
+            "%s has not returned within %g s; it keeps one of %d threads until it does (%d do)",
+            *(name, seconds, self._num_threads, self._hanging.total()),
+        )
+
+    def _refuse_if_all_hang(self) -> None:
+        if self._hanging.total() < self._num_threads:
+            return
+        who = ", ".join(f"{name} ({count} times)" for name, count in self._hanging.most_common() if count > 0)
+        raise ToolError(
+            f"all {self._num_threads} threads (async.max_concurrent_rollouts) are held by calls that have outlived their "
+            f"deadline and not returned: {who}. A thread cannot be ended from outside: mend them, such as with a time limit "
+            "of their own, then `agrpo resume` this run"
+        )
+
+
+async def _awaited(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
+    try:
+        return Outcome(value=await function(**arguments))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # a SystemExit would end the loop, and the run with it
+        return Outcome(error=error)
+
+
+def words_of(error: BaseException) -> str:
+    """An exception as its kind and its text, whatever its own `__str__` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return f"{type(error).__name__}: it has no words"
+
+
+__all__ = ["Caller", "Outcome", "words_of"]
