@@ -39,7 +39,7 @@ class CodeExecution:
     partial: bool = False
     """The share of the cases that were passed, in place of all or nothing."""
     cpu_seconds: Annotated[int, Field(ge=1)] = 2
-    """Most processor time of one case."""
+    """Most processor time of one case. The first case that takes more is the answer's last."""
     wall_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 6.0
     """Most time of one case by the clock. The first case that takes longer is the answer's last."""
     memory_bytes: Annotated[int, Field(ge=64 * 2**20)] = 512 * 2**20
@@ -57,6 +57,11 @@ class CodeExecution:
     def needed_facts(self) -> tuple[str, ...]:
         """As for `Needing`."""
         return (self.fact,)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """As for `Timed`."""
+        return {"cpu_seconds": self.cpu_seconds, "wall_seconds": self.wall_seconds}
 
     def prepare(self) -> None:
         """Run a program. Raises `RewardError` where this system cannot confine it as asked; prints what else it cannot."""
@@ -93,7 +98,7 @@ class CodeExecution:
             passed += failure is None
             if failure is not None and first is None:
                 first = f"test {place} of {len(cases)}: {failure}"
-            if ran.stopped == "time" or (failure is not None and not self.partial):
+            if ran.exhausts(self._bounds) or (failure is not None and not self.partial):
                 break
         return _Examined(value=passed / len(cases) if self.partial else float(first is None), failure=first)
 

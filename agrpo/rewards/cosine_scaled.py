@@ -79,6 +79,15 @@ class CosineScaled:
             raise ConfigError(f'check = "{self.check}": expected a reward that judges each answer by itself, at once')
         return judge  # pyright: ignore[reportReturnType]
 
+    def unreached(self, max_tokens: int) -> str | None:
+        """As for `Measuring`."""
+        return (
+            f"max_len = {self.max_len}: engine.max_completion_length = {max_tokens} ends every answer before, so that no length "
+            "is worth what max_len is; set max_len to that"
+            if self.max_len > max_tokens
+            else None
+        )
+
     def __call__(self, group: RolloutGroup) -> list[float | None]:
         """One value per rollout, None where the check gives none."""
         checked = zip(group.rollouts, self._judge(group), strict=True)

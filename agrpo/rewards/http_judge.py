@@ -34,7 +34,7 @@ class HttpJudge:
     request_seconds: Positive = 10.0
     """Most time of one request."""
     deadline_seconds: Positive = 25.0
-    """Most time for a group, retries and pauses included. Keep it below `rewards.timeout_seconds`."""
+    """Most time for a group, retries and pauses included. Below `rewards.timeout_seconds`."""
     max_retries: Annotated[int, Field(ge=0)] = 3
     """After no answer, a lost connection, or a status that may pass (408, 425, 429, 500, 502, 503, 504)."""
     backoff_seconds: Positive = 0.5
@@ -48,6 +48,11 @@ class HttpJudge:
 
     whole_group: ClassVar[bool] = True
     """A service may compare the completions, and one that is down is not asked once more about each of them."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """As for `Timed`."""
+        return {"deadline_seconds": self.deadline_seconds}
 
     def prepare(self) -> None:
         """Ask about an empty group. Raises `RewardError` where the service does not answer as it should."""
@@ -90,7 +95,12 @@ class HttpJudge:
         headers = {"Content-Type": "application/json"}
         if self.api_key_variable is None:
             return headers
-        key = os.environ.get(self.api_key_variable)
+        key = os.environ.get(self.api_key_variable, "").strip()
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise RewardError(
+                f'reward "http_judge": the environment variable {self.api_key_variable} (api_key_variable) holds no key: one '
+                "line of letters, digits and signs without a space was expected"
+            )
         if not key:
             raise RewardError(
                 f'reward "http_judge": the environment variable {self.api_key_variable} (api_key_variable) is not set; '
@@ -102,7 +112,7 @@ class HttpJudge:
 def _as_json(body: dict[str, Any]) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise RewardError(
             f'reward "http_judge": the group cannot be sent as JSON ({error}); take such columns out of the dataset'
         ) from None
@@ -134,5 +144,8 @@ def _note(answer: dict[str, Any], call: Call, url: str) -> None:
 
 
 def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply to be shown"
     return text if len(text) <= 100 else f"{text[:100]}…"

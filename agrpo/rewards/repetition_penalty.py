@@ -18,7 +18,8 @@ from agrpo.registry import part
 class RepetitionPenalty:
     """`max_penalty` times the share of n-grams that are repeats of an earlier one.
 
-    Words are what white space separates, in lower case, over all that the assistant said, its thoughts included.
+    Words are what white space separates, in lower case, over all that the assistant said: its thoughts included, its calls
+    of tools not. Text without white space is one word, and worth 0.
     """
 
     ngram_size: Annotated[int, Field(ge=1)] = 3
@@ -38,5 +39,10 @@ class RepetitionPenalty:
 
 
 def _words(rollout: Rollout) -> list[str]:
-    said = [str(message.get("content") or "") for message in rollout.completion if message.get("role") == "assistant"]
+    said = [
+        str(message.get(part) or "")
+        for message in rollout.completion
+        if message.get("role") == "assistant"
+        for part in ("reasoning_content", "content")
+    ]
     return "\n".join(said).lower().split()

@@ -32,6 +32,16 @@ class SoftOverlongPunishment:
             raise ValueError(f"longer than a whole answer; expected at most max_completion_len = {longest}")
         return value
 
+    def unreached(self, max_tokens: int) -> str | None:
+        """As for `Measuring`."""
+        free = self.max_completion_len - self.soft_punish_cache
+        return (
+            f"max_completion_len = {self.max_completion_len}: the penalty begins beyond {free} tokens, and "
+            f"engine.max_completion_length = {max_tokens} ends every answer before; set max_completion_len to that"
+            if free >= max_tokens
+            else None
+        )
+
     def __call__(self, group: RolloutGroup) -> list[float | None]:
         """A penalty from -1 to 0 per rollout."""
         return [self._penalty(len(rollout.completion_ids)) for rollout in group.rollouts]

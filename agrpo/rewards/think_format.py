@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
 from agrpo.registry import part
 
 Mark = Annotated[str, Field(min_length=1)]
+Closing = Annotated[str, Field(min_length=1, validate_default=True)]
 
 
 @part
@@ -23,12 +24,20 @@ class ThinkFormat:
 
     opening: Mark = "<think>"
     """What begins the reasoning."""
-    closing: Mark = "</think>"
-    """What ends it."""
+    closing: Closing = "</think>"
+    """What ends it. Neither mark may be a part of the other."""
     prompt_opens: bool = False
     """Whether the chat template itself ends a prompt with `opening`, so that a completion may not say it again."""
 
     whole_group: ClassVar[bool] = False
+
+    @field_validator("closing")
+    @classmethod
+    def _can_be_told_apart(cls, value: str, info: ValidationInfo) -> str:
+        opening = info.data.get("opening")
+        if opening is not None and (value in opening or opening in value):
+            raise ValueError(f'expected a mark that is no part of opening = "{opening}", nor has it inside')
+        return value
 
     def __call__(self, group: RolloutGroup) -> list[float | None]:
         """1 or 0 per rollout."""

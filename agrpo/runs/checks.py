@@ -16,6 +16,7 @@ from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
 from agrpo.rewards import check_facts, check_reward
+from agrpo.rewards.fitting import length_warnings, time_problems
 from agrpo.rollout_loop.finding import check_rollout_loop
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
@@ -33,11 +34,19 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     """Everything outside the settings that would keep this run from working, a sentence each. Starts nothing."""
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
-        problems += check_reward(reward)
+        problems += time_problems(reward) or check_reward(reward)
     problems += check_rollout_loop(config.rollout_loop)
     machine = memory.machine_here()
     problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
     return problems or memory.problems(memory.plan_memory(config, machine))
+
+
+def unreached_lengths(config: RunConfig) -> list[str]:
+    """A sentence for each reward whose lengths no answer has. With tools or in an environment its turns may be many."""
+    if config.tools.functions or config.environments.are_given:
+        return []
+    longest = config.sampling.max_completion_length
+    return [warning for reward in config.rewards for warning in length_warnings(reward, longest)]
 
 
 def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:

@@ -1,14 +1,17 @@
-"""Programs that a policy wrote: which test cases they pass, and what they are kept from."""
+"""Programs that a policy wrote: which test cases they pass, and how they end."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,37 +20,15 @@ import pytest
 
 from agrpo.config import RewardSection
 from agrpo.errors import RewardError
-from agrpo.rewards import load_reward, rewards
+from agrpo.rewards import rewards
 from agrpo.rewards.code_execution import CodeExecution
 from agrpo.rewards.programs.cases import Case, cases_of, code_of, same_output
-from agrpo.rewards.programs.running import Bounds, Launcher, Means, launched
-from tests.rewards.worlds import descendants, group_of, score
+from agrpo.rewards.programs.running import Launcher, launched
+from tests.rewards.answers import BOUNDS, block, failure_of
+from tests.rewards.worlds import all_ended, descendants, group_of, score
 
-BOUNDS = Bounds(
-    cpu_seconds=1,
-    wall_seconds=30.0,
-    memory_bytes=256 * 2**20,
-    output_bytes=1000,
-    file_bytes=2**20,
-    network="none",
-)
 SUM = "a, b = map(int, input().split())\nprint(a + b)"
 SUMS = [{"input": "1 2\n", "output": "3\n"}, {"input": "2 2\n", "output": "4"}]
-
-
-@pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    with launched(BOUNDS) as running_launcher:
-        yield running_launcher
-
-
-def failure_of(launcher: Launcher, program: str, case: Case | None = None) -> str | None:
-    case = case or Case(output="done")
-    return launcher.run(program, case).failure(case, BOUNDS)
-
-
-def block(program: str, mark: str = "python") -> str:
-    return f"<think>?</think>Here:\n```{mark}\n{program}\n```\nThat is it."
 
 
 def test_a_program_that_passes_every_case_is_worth_one() -> None:
@@ -68,6 +49,13 @@ def test_an_answer_is_given_up_at_its_first_case_over_time() -> None:
     began = time.monotonic()
     assert judge(group_of(block(program), tests=tests)) == [0.2]
     assert time.monotonic() - began < 30
+
+
+def test_an_answer_is_given_up_at_its_first_case_over_processor_time() -> None:
+    judge = rewards.build("code_execution", {"partial": True, "cpu_seconds": 1, "wall_seconds": 20.0})
+    program = "n = int(input())\nprint(n, flush=True)\nif n == 2:\n    while True: pass"
+    tests = [{"input": str(n), "output": str(n)} for n in (1, 2, 3, 4)]
+    assert judge(group_of(block(program), tests=tests)) == [0.25]
 
 
 def test_tests_in_python_see_the_programs_names() -> None:
@@ -115,77 +103,60 @@ def test_a_program_that_waits_for_ever_is_ended_by_the_clock() -> None:
     assert failure == "it did not end within 0.3 s (wall_seconds)"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the means are Linux's")
+@contextmanager
+def launcher_killed_while_it_runs_a_program() -> Generator[list[int]]:
+    """The processes that were running then: the launcher and its program."""
+    known, seen, deadline = descendants(os.getpid()), [], time.monotonic() + 30
+
+    def kill() -> None:
+        while not seen and time.monotonic() < deadline:
+            for pid in descendants(os.getpid()) - known:
+                if programs := descendants(pid):
+                    seen.extend((pid, *programs))
+                    os.kill(pid, signal.SIGKILL)
+                    return
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    yield seen
+    thread.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked for in /proc")
+@pytest.mark.parametrize("partial", [False, True])
+def test_an_answer_that_takes_the_launcher_along_is_worth_nothing_and_the_next_is_judged(partial: bool) -> None:
+    judge = rewards.build("code_execution", {"partial": partial})
+    said = [block("import time\ntime.sleep(5)\nprint('done')"), block("print('done')")]
+    with launcher_killed_while_it_runs_a_program() as killed:
+        assert judge(group_of(*said, tests=[{"output": "done"}] * 2)) == [0.0, 1.0]
+    assert killed and all_ended(killed)
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        "import socket\nsocket.socket()",
-        "import socket\nsocket.create_connection(('127.0.0.1', 22), 1)",
-        "import urllib.request\nurllib.request.urlopen('http://192.0.2.1/', timeout=1)",
-        "import os\nos.fork()",
-        "import subprocess\nsubprocess.run(['true'])",
-        "import multiprocessing\nmultiprocessing.Process(target=print).start()",
-        "import os\nos.kill(os.getppid(), 9)",
-        "import os\nos.kill(-1, 9)",
-        "import os\nos.posix_spawn('/bin/true', ['true'], {})",
+        "import threading, time\ndef main():\n    time.sleep(0.2)\n    print('done')\nthreading.Thread(target=main).start()",
+        "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor(1).submit(print, 'done')",
+        "import atexit, io, sys\nfirst, sys.stdout = sys.stdout, io.StringIO()\n"
+        "atexit.register(lambda: first.write(sys.stdout.getvalue()))\nprint('done')",
+        "import io, sys\nprint('done')\nsys.stdout = io.StringIO()",
+        "import io, sys\nprint('done')\nsys.stdout = None",
+        "import sys\nprint('done')\nsys.stdout.close()",
+        "import io, sys\nout = io.TextIOWrapper(sys.stdout.detach())\nout.write('done')",
+        "out = open(1, 'w')\nout.write('done')",
+        "import os\nos.chdir(os.path.dirname(os.path.abspath(__file__)))\nprint('done')",
     ],
 )
-def test_nothing_outside_the_program_can_be_reached(launcher: Launcher, program: str) -> None:
-    if not launcher.means.filter:
-        pytest.skip("no filter of system calls on this machine")
-    failure = failure_of(launcher, f"{program}\nprint('done')")
-    assert failure is not None and "Operation not permitted" in failure
+def test_a_program_may_speak_as_late_as_an_interpreter_lets_it(launcher: Launcher, program: str) -> None:
+    assert failure_of(launcher, program) is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the means are Linux's")
-def test_files_of_others_cannot_be_read_or_written(launcher: Launcher, tmp_path: Path) -> None:
-    if not launcher.means.folder:
-        pytest.skip("no Landlock on this machine")
-    secret = tmp_path / "secret"
-    secret.write_text("4")
-    for program in (
-        f"open({str(secret)!r}).read()",
-        f"open({str(tmp_path / 'new')!r}, 'w')",
-        "import os\nos.listdir('/')",
-    ):
-        assert "Permission denied" in (failure_of(launcher, program) or "")
-    assert not (tmp_path / "new").exists()
-
-
-def test_what_honest_programs_do_is_allowed(launcher: Launcher) -> None:
-    programs = [
-        "open('x', 'w').write('done')\nprint(open('x').read())",
-        "import threading\nt = threading.Thread(target=print, args=('done',))\nt.start()\nt.join()",
-        "import asyncio\nasync def main(): print('done')\nasyncio.run(main())",
-        "import dataclasses, typing\n@dataclasses.dataclass\nclass A:\n    x: 'int' = 1\ntyping.get_type_hints(A)\nprint('done')",
-        "if __name__ == '__main__': print('done')",
-        "import sys\nsys.setrecursionlimit(10000)\nsys.stdout.write('done\\n')",
-        "import tempfile, random, json, math, collections\ntempfile.TemporaryFile()\nprint('done')",
-    ]
-    assert [failure_of(launcher, program) for program in programs] == [None] * len(programs)
-
-
-def test_a_program_knows_nothing_of_the_scorers_environment(
-    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SERVICE_KEY", "secret")
-    with launched(BOUNDS) as fresh:
-        assert failure_of(fresh, "import os\nassert 'SERVICE_KEY' not in os.environ\nprint('done')") is None
-
-
-def test_nothing_is_kept_from_one_program_to_the_next(launcher: Launcher) -> None:
-    assert failure_of(launcher, "import os, builtins\nbuiltins.x = 1\nopen('x', 'w')\nprint('done')") is None
-    assert (
-        failure_of(launcher, "import os\nprint('done' if not os.listdir() and 'x' not in dir(__builtins__) else '')")
-        is None
-    )
-
-
-def test_what_is_expected_is_nowhere_in_a_programs_memory(launcher: Launcher) -> None:
-    program = "import gc\nword = ''.join(['xylo', 'phone'])\nthings = gc.get_objects()\n"
-    program += "print(sum(word in repr(thing)[:10**6] for thing in things if thing is not globals()))"
-    assert launcher.run(program, Case(output="xylophone")).output == "0\n"
-    assert launcher.run(program, Case(input="xylophone")).output != "0\n"
+def test_a_test_may_use_threads_and_what_a_program_registered_for_its_exit(launcher: Launcher) -> None:
+    program = "import atexit\nfrom concurrent.futures import ThreadPoolExecutor\nopen('x', 'w').close()\n"
+    program += "pool = ThreadPoolExecutor(1)\npool.submit(int)\n"
+    program += "import os\natexit.register(os.remove, 'x')"
+    assert failure_of(launcher, program, Case(test="open('x')\nassert pool.submit(int).result() == 0")) is None
 
 
 def test_no_process_and_no_folder_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -223,29 +194,6 @@ def test_the_reason_of_an_answer_that_fails_is_a_line_of_the_log(caplog: pytest.
     assert "code_execution: group 7, completion 1: test 2 of 2: it printed '3', expected '4'" in told
     assert "code_execution: group 7, completion 2: the answer has no block of Python (```python)" in told
     assert not any("completion 0" in line for line in told)
-
-
-def test_a_system_that_cannot_take_the_network_away_is_refused_unless_that_is_accepted() -> None:
-    without = Means(namespace=False, filter=False, folder=False)
-    assert "cannot take the network away" in (without.refusal("none") or "")
-    assert without.refusal("open") is None
-    assert replace(without, namespace=True).refusal("none") is None
-    assert replace(without, filter=True).refusal("none") is None
-    assert len(without.lacking) == 2
-
-
-def test_what_a_system_lacks_beside_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    load_reward(RewardSection(name="code_execution"))
-    with launched(BOUNDS) as started:
-        assert len(capsys.readouterr().out.splitlines()) == len(started.means.lacking)
-
-
-def test_an_open_network_is_open_only_where_that_is_asked_for() -> None:
-    program = "import socket\ns = socket.socket()\ns.bind(('127.0.0.1', 0))\nprint('done')"
-    judge = rewards.build("code_execution", {"network": "open"})
-    assert judge(
-        group_of(block(program), block("import os\nos.fork()\nprint('done')"), tests=[{"output": "done"}])
-    ) == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -139,6 +140,16 @@ def test_repeated_word_triples_are_punished_by_their_share() -> None:
 def test_a_penalty_that_would_reward_is_refused() -> None:
     with pytest.raises(ValueError, match=r"max_penalty = 0\.5"):
         rewards.build("repetition_penalty", {"max_penalty": 0.5})
+
+
+def test_thoughts_before_a_call_repeat_too_and_results_and_calls_do_not() -> None:
+    call: Any = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": "a b c a b c"}}}
+    group = group_of("a b c")
+    thinking: Any = {"role": "assistant", "content": "", "reasoning_content": "a b c", "tool_calls": [call]}
+    group.rollouts[0].completion.insert(0, thinking)
+    group.rollouts[0].completion.insert(1, {"role": "tool", "content": "x x x x x x"})
+    judge = rewards.build("repetition_penalty", {"ngram_size": 3, "max_penalty": -1.0})
+    assert judge(group) == [-0.25]  # abc bca cab abc: one of four is a repeat
 
 
 @settings(deadline=None, max_examples=50)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from agrpo.config import RewardSection
 from agrpo.errors import RewardError
-from agrpo.rewards import load_reward, rewards
+from agrpo.rewards import check_reward, load_reward, rewards
 from agrpo.rewards.sandbox import RewardRunner
 from tests.rewards.worlds import group_of, run
 
@@ -96,8 +96,27 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 
     with pytest.raises(RewardError, match=r"environment variable JUDGE_KEY \(api_key_variable\) is not set"):
         judged(check, "a", knobs={"api_key_variable": "JUDGE_KEY"})
+    for key in ("sesame", "sesame\n", " sesame\r\n"):
+        monkeypatch.setenv("JUDGE_KEY", key)
+        assert judged(check, "a", knobs={"api_key_variable": "JUDGE_KEY"}) == [1.0]
+
+
+@pytest.mark.parametrize("key", ["open\nsesame", "open sesame", "sésame", "sesame\x07"])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_told(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUDGE_KEY", key)
+    with pytest.raises(RewardError, match=r"JUDGE_KEY \(api_key_variable\) holds no key") as refused:
+        judged(lengths, "a", knobs={"api_key_variable": "JUDGE_KEY"})
+    assert key not in str(refused.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.com", "user:word@127.0.0.1:9", "h:99999"])
+def test_a_host_that_cannot_be_asked_is_a_problem_of_the_check(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", "sesame")
-    assert judged(check, "a", knobs={"api_key_variable": "JUDGE_KEY"}) == [1.0]
+    settings = {"url": f"http://{host}/judge", "api_key_variable": "JUDGE_KEY", **QUICK}
+    (problem,) = check_reward(RewardSection(name="http_judge", settings=settings))
+    assert problem.startswith(f"http://{host}/judge is no URL that can be asked")
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
@@ -157,6 +176,7 @@ def test_a_service_that_hangs_is_left_after_its_time() -> None:
         ({"rewards": [1, "2"]}, r'rewards\[1\] = "2"'),
         ({"rewards": [True, 1]}, r"rewards\[0\] = true"),
         ({"rewards": [1, [2]]}, r"rewards\[1\] = \[2\]"),
+        ("[" * 10**5 + "]" * 10**5, r"what is no JSON .*'\[\["),
         ("x" * (2**24 + 1), "more than 16777216 bytes"),
     ],
 )
@@ -186,6 +206,11 @@ def test_a_column_that_json_cannot_carry_is_an_error() -> None:
         judged(lengths, "a", image=b"\x00")
     with pytest.raises(RewardError, match="cannot be sent as JSON"):
         judged(lengths, "a", score=float("nan"))
+    nested: list[Any] = []
+    for _ in range(10**4):
+        nested = [nested]
+    with pytest.raises(RewardError, match="cannot be sent as JSON"):
+        judged(lengths, "a", nested=nested)
 
 
 def test_a_service_is_asked_about_an_empty_group_before_a_run() -> None:

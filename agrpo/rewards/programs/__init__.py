@@ -3,6 +3,6 @@
     reward ── frames ──> launcher             one per call; a fresh interpreter that never learns what is expected
                            └── program        one per test: forked, confined, killed with its process group
 
-The launcher and `confinement` are loaded by path and need nothing but Python: a program shares their memory, and starts
+The launcher, `confinement` and `filtering` are loaded by path and need nothing but Python: a program shares their memory, and starts
 in about a millisecond.
 """

@@ -7,59 +7,17 @@ refuses all the same raises `OSError`.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
-import platform
 import resource
+import signal
 import struct
 import sys
-from dataclasses import dataclass
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _NEW_USER, _NEW_NET = 0x10000000, 0x40000000  # clone(2)
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2  # prctl(2), seccomp(2)
-_THREAD = 0x00010000
-
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # filter.h
-_ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000, 0x80000000  # seccomp.h
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # struct seccomp_data
-_X32 = 0x40000000
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calls:
-    """Numbers of system calls on one machine."""
-
-    audit: int
-    """What the kernel calls the machine."""
-    never: tuple[int, ...]
-    socket: int
-    clone: int
-    to_itself: tuple[int, int]
-    """kill and tgkill, whose first argument must be the process."""
-
-
-CLONE3 = 435
-CALLS = {
-    "x86_64": Calls(
-        audit=0xC000003E,
-        socket=41,
-        never=(57, 58, 101, 129, 165, 200, 272, 297, 308, 310, 311, 321, 424, 425, 438, 442),
-        clone=56,
-        to_itself=(62, 234),
-    ),
-    "aarch64": Calls(
-        audit=0xC00000B7,
-        socket=198,
-        never=(40, 97, 117, 130, 138, 240, 268, 270, 271, 280, 424, 425, 438, 442),
-        clone=220,
-        to_itself=(129, 131),
-    ),
-}
-"""Never: fork, vfork, ptrace, rt_sigqueueinfo, mount, tkill, unshare, rt_tgsigqueueinfo, setns, process_vm_readv,
-process_vm_writev, bpf, pidfd_send_signal, io_uring_setup, pidfd_getfd, mount_setattr. The second machine has neither
-fork nor vfork."""
+_END_WITH_PARENT, _NO_NEW_PRIVILEGES = 1, 38  # prctl(2)
+_CAPABILITIES = 0x20080522  # capset(2), version 3
 
 # Landlock, by version of its interface: https://docs.kernel.org/userspace-api/landlock.html
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -101,50 +59,25 @@ def limit(*, cpu_seconds: int, memory_bytes: int, file_bytes: int, can_filter: b
         _lower(resource.RLIMIT_NPROC, 0, 0)
 
 
-def has_filter() -> bool:
-    """Whether `filter_calls` knows this machine."""
-    return sys.platform == "linux" and sys.maxsize > 2**32 and platform.machine() in CALLS
+def drop_privileges() -> None:
+    """Give up what root may do, for good: raise its own limits, change the system's clock, and the like."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES, 0))
+    _checked(_libc.capset(header, ctypes.create_string_buffer(24)), "capset")
 
 
-def filter_calls(*, sockets: bool) -> None:
-    """Refuse other processes, signals to them and, unless they are allowed, `sockets`."""
-    program = _program(CALLS[platform.machine()], os.getpid(), sockets=sockets)
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
-    header = ctypes.create_string_buffer(struct.pack("@HP", len(program), ctypes.addressof(code)))
-    _checked(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
-    _checked(_libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0), "prctl(PR_SET_SECCOMP)")
-
-
-def _program(calls: Calls, pid: int, *, sockets: bool) -> list[tuple[int, int, int, int]]:
-    """Lines of code, lines to skip if true and if false, and a constant each. Every branch ends in a verdict of its own."""
-    refused = (_RETURN, 0, 0, _REFUSE | errno.EPERM)
-    program = [
-        (_LOAD, 0, 0, _ARCHITECTURE),
-        (_EQUAL, 1, 0, calls.audit),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
-    program += [(_AT_LEAST, 0, 1, _X32), refused]
-    for number in calls.never if sockets else (calls.socket, *calls.never):
-        program += [(_EQUAL, 0, 1, number), refused]
-    # A thread is a clone too; clone3 hides its flags behind a pointer, and libraries go back to clone without it.
-    program += [(_EQUAL, 0, 1, CLONE3), (_RETURN, 0, 0, _REFUSE | errno.ENOSYS)]
-    allowed = (_RETURN, 0, 0, _ALLOW)
-    program += [
-        (_EQUAL, 0, 4, calls.clone),
-        (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_ANY_BIT, 0, 1, _THREAD),
-        allowed,
-        refused,
-    ]
-    for number in calls.to_itself:
-        program += [(_EQUAL, 0, 4, number), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_EQUAL, 0, 1, pid), allowed, refused]
-    return [*program, allowed]
+def end_with_parent() -> None:
+    """Have this process killed when the launcher ends, which it cannot do itself if it is killed."""
+    _checked(_libc.prctl(_END_WITH_PARENT, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
 def can_keep() -> bool:
     """Whether there is Landlock: Linux 5.13 and later, where it is not switched off."""
     return _landlock_version() > 0
+
+
+def can_keep_from_truncation() -> bool:
+    """Whether Landlock refuses to empty a file that may only be read: Linux 6.2 and later."""
+    return _landlock_version() >= 3
 
 
 def keep_to(folder: str) -> None:

@@ -7,7 +7,9 @@ input and go back over the standard output. It ends with its input.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import io
 import json
 import linecache
 import os
@@ -35,22 +37,22 @@ def main() -> None:
     asked, told = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(0, 1)
-    confinement = _beside("confinement")
+    confinement, filtering = _beside("confinement"), _beside("filtering")
     leaves = sys.argv[1] == "none" and confinement.leave_network()
-    _tell(told, {"namespace": leaves, "filter": confinement.has_filter(), "folder": confinement.can_keep()})
+    _tell(told, {"namespace": leaves, "filter": filtering.has_filter(), "folder": confinement.can_keep()})
     woken = _wake_on_end()
     while (job := _hear(asked)) is not None:
-        _tell(told, _run(job, confinement, woken))
+        _tell(told, _run(job, woken))
 
 
-def _run(job: dict[str, Any], confinement: Any, woken: int) -> dict[str, Any]:
+def _run(job: dict[str, Any], woken: int) -> dict[str, Any]:
     """One program in a folder of its own, until it ends, says too much, or has had its time."""
     folder = tempfile.mkdtemp(prefix="program-", dir=job["folder"])
     pipes = {name: os.pipe() for name in ("output", "errors", "verdict")}
     try:
         pid = os.fork()
         if pid == 0:
-            _become_program(job, confinement, folder, pipes)
+            _become_program(job, folder, pipes)
         for _, written in pipes.values():
             os.close(written)
         watch = _Watch(pid, {name: readable for name, (readable, _) in pipes.items()}, woken)
@@ -139,7 +141,7 @@ class _Watch:
             self.cpu_seconds = usage.ru_utime + usage.ru_stime
 
 
-def _become_program(job: dict[str, Any], confinement: Any, folder: str, pipes: dict[str, tuple[int, int]]) -> NoReturn:
+def _become_program(job: dict[str, Any], folder: str, pipes: dict[str, tuple[int, int]]) -> NoReturn:
     """Give everything up, run, and end. Whatever happens, the process ends here."""
     code = 1
     try:
@@ -156,7 +158,7 @@ def _become_program(job: dict[str, Any], confinement: Any, folder: str, pipes: d
         os.closerange(4, 1024)
         os.chdir(folder)
         os.environ.update(HOME=folder, TMPDIR=folder)
-        _confine(job, confinement, folder)
+        _confine(job, folder)
         code = _execute(job, verdict)
     except BaseException:
         traceback.print_exc()
@@ -164,19 +166,27 @@ def _become_program(job: dict[str, Any], confinement: Any, folder: str, pipes: d
         os._exit(code)
 
 
-def _confine(job: dict[str, Any], confinement: Any, folder: str) -> None:
-    if confinement.can_keep():
+def _confine(job: dict[str, Any], folder: str) -> None:
+    confinement, filtering = sys.modules["confinement"], sys.modules["filtering"]
+    keeps, filters = confinement.can_keep(), filtering.has_filter()
+    if keeps:
         confinement.keep_to(folder)
-    confinement.limit(**job["limits"], can_filter=confinement.has_filter())
-    if confinement.has_filter():
-        confinement.filter_calls(sockets=sys.argv[1] == "open")
+    confinement.limit(**job["limits"], can_filter=filters)
+    if sys.platform == "linux":
+        confinement.drop_privileges()
+        confinement.end_with_parent()
+    if filters:
+        truncation = not keeps or confinement.can_keep_from_truncation()
+        filtering.filter_calls(sockets=sys.argv[1] == "open", truncation=truncation)
 
 
 def _execute(job: dict[str, Any], verdict: int) -> int:
     """The program's exit status. A test speaks for itself once it has run to its end."""
     main_module = types.ModuleType("__main__")
+    main_module.__file__ = NAME
     sys.modules["__main__"] = main_module
     sys.argv = [NAME]
+    streams = (sys.stdout, sys.stderr)
     program, test = job.pop("program"), job.pop("test")
     linecache.cache[NAME] = (len(program), None, program.splitlines(keepends=True), NAME)
     status = _run_code(program, NAME, main_module)
@@ -184,9 +194,33 @@ def _execute(job: dict[str, Any], verdict: int) -> int:
         status = _run_code(test, "test", main_module)
         if status == 0:
             os.write(verdict, b"passed")
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    if status == 0:
+        _wind_up()
+    for stream in (sys.stdout, sys.stderr, *streams, *_files_in(main_module)):
+        _flush(stream)
     return status
+
+
+def _wind_up() -> None:
+    """What an interpreter does as it ends: wait for threads, then call what is registered for the exit."""
+    threads: Any = sys.modules.get("threading")
+    exits: Any = atexit
+    if threads is not None:
+        threads._shutdown()
+    exits._run_exitfuncs()
+
+
+def _files_in(module: types.ModuleType) -> list[Any]:
+    """Files that would be flushed as the module's names go."""
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    return [value for value in vars(module).values() if isinstance(value, kinds)]
+
+
+def _flush(stream: Any) -> None:
+    try:
+        stream.flush()
+    except (AttributeError, ValueError):
+        pass  # the program has put something else there, has closed it, or has taken it apart
 
 
 def _run_code(text: str, name: str, module: types.ModuleType) -> int:

@@ -56,7 +56,7 @@ class Means:
     namespace: bool
     """A network of their own that leads nowhere."""
     filter: bool
-    """System calls that are refused: sockets, other processes, signals to them."""
+    """System calls that are refused: sockets, other processes, memory that stays, modes and owners of files."""
     folder: bool
     """Files that are out of reach but for their own folder, the interpreter and the system's libraries."""
 
@@ -74,7 +74,7 @@ class Means:
     def lacking(self) -> list[str]:
         """What a program can do here that it could not elsewhere."""
         lacks = {
-            "start processes and signal those of its user (no filter of system calls)": not self.filter,
+            "start and signal processes, leave memory taken, change modes of files (no filter of system calls)": not self.filter,
             "read and write the files of its user (no Landlock)": not self.folder,
         }
         return [what for what, lacked in lacks.items() if lacked]
@@ -84,8 +84,8 @@ class Means:
 class Ran:
     """How a program ended."""
 
-    stopped: Literal["time", "output"] | None
-    """What it had too much of. None: it ended by itself, or a limit of the system ended it."""
+    stopped: Literal["time", "output", "launcher"] | None
+    """What it had too much of, or took along. None: it ended by itself, or a limit of the system ended it."""
     status: int
     """Its exit status; below zero, the signal that killed it."""
     cpu_seconds: float
@@ -99,12 +99,21 @@ class Ran:
         """Why the case is not passed, in one line; None where it is."""
         return self._violation(bounds) or self._mistake(case)
 
+    def exhausts(self, bounds: Bounds) -> bool:
+        """Whether it had all the time of a case, or cost the launcher: what it may do once, it is not asked again."""
+        return self.stopped in ("time", "launcher") or self._used_its_processor_time(bounds)
+
+    def _used_its_processor_time(self, bounds: Bounds) -> bool:
+        return self.status == -signal.SIGXCPU or (self.status < 0 and self.cpu_seconds >= bounds.cpu_seconds)
+
     def _violation(self, bounds: Bounds) -> str | None:
+        if self.stopped == "launcher":
+            return f"the process that runs programs was lost with it: {self.errors}"
         if self.stopped == "time":
             return f"it did not end within {bounds.wall_seconds:g} s (wall_seconds)"
         if self.stopped == "output":
             return f"it printed more than {bounds.output_bytes} bytes (output_bytes)"
-        if self.status == -signal.SIGXCPU or (self.status < 0 and self.cpu_seconds >= bounds.cpu_seconds):
+        if self._used_its_processor_time(bounds):
             return f"it used more than {bounds.cpu_seconds} s of processor time (cpu_seconds)"
         if self.status < 0:
             return f"it was killed by {signal.Signals(-self.status).name}"
@@ -121,57 +130,70 @@ class Ran:
         return None
 
 
-class Launcher:
-    """A running launcher."""
+class _Lost(Exception):
+    """A launcher that has ended, or says nothing."""
 
-    def __init__(self, process: subprocess.Popen[bytes], folder: str, bounds: Bounds) -> None:
-        self._process = process
+
+class Launcher:
+    """A running launcher. One that is lost with a program is followed by another."""
+
+    means: Means
+
+    def __init__(self, folder: str, bounds: Bounds) -> None:
         self._folder = folder
         self._bounds = bounds
-        self.means = Means(**self._heard(START_SECONDS))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None where the last was lost."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Raises `RewardError` where it does not say in time what holds here."""
+        command = [sys.executable, "-P", "-s", "-B", str(_LAUNCHER), self._bounds.network]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            cwd=self._folder,
+            env=_environment(self._folder),
+        )
+        try:
+            self.means = Means(**_heard(self._process, START_SECONDS))
+        except _Lost as lost:
+            raise RewardError(f"the process that runs programs did not start: {lost}") from None
+
+    def end(self) -> None:
+        """Kill it, and the program that it runs."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process = None
 
     def run(self, program: str, case: Case) -> Ran:
-        """Run the program against a case. Raises `RewardError` where that itself fails."""
+        """Run the program against a case. Raises `RewardError` where no launcher can be had."""
+        if self._process is None or self._process.poll() is not None:
+            self.end()
+            self.start()
+        assert self._process is not None, "it was started"
         bounds = self._bounds
         limits = {name: getattr(bounds, name) for name in ("cpu_seconds", "memory_bytes", "file_bytes")}
-        self._tell({
+        job = {
             "program": program, "input": case.input, "test": case.test, "folder": self._folder, "limits": limits,
             "wall_seconds": bounds.wall_seconds, "output_bytes": bounds.output_bytes,
-        })  # fmt: skip
-        return Ran(**self._heard(bounds.wall_seconds + ANSWER_SLACK_SECONDS))
-
-    def _tell(self, job: dict[str, Any]) -> None:
-        assert self._process.stdin is not None, "the launcher was started with a pipe"
-        body = json.dumps(job).encode()
+        }  # fmt: skip
         try:
-            self._process.stdin.write(_HEADER.pack(len(body)) + body)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RewardError(self._end()) from None
-
-    def _heard(self, seconds: float) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        (length,) = _HEADER.unpack(self._exactly(_HEADER.size, deadline))
-        return json.loads(self._exactly(length, deadline))
-
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        assert self._process.stdout is not None, "the launcher was started with a pipe"
-        pipe, data = self._process.stdout.fileno(), b""
-        while len(data) < size:
-            if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise RewardError("the process that runs programs gave no answer in time; it is ended")
-            piece = os.read(pipe, size - len(data))
-            if not piece:
-                raise RewardError(self._end())
-            data += piece
-        return data
-
-    def _end(self) -> str:
-        try:
-            status = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
-            return "the process that runs programs closed its pipe; the log has its output"
-        return f"the process that runs programs ended with status {status}; the log has its output"
+            _tell(self._process, job)
+            return Ran(**_heard(self._process, bounds.wall_seconds + ANSWER_SLACK_SECONDS))
+        except _Lost as lost:
+            self.end()
+            return Ran(stopped="launcher", status=0, cpu_seconds=0.0, output="", errors=str(lost), verdict=False)
 
 
 @contextmanager
@@ -179,19 +201,51 @@ def launched(bounds: Bounds) -> Generator[Launcher, None, None]:
     """A launcher for one call, ended with it. Raises `RewardError`."""
     _sweep()
     folder = tempfile.mkdtemp(prefix=_FOLDER)
-    command = [sys.executable, "-P", "-s", "-B", str(_LAUNCHER), bounds.network]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=folder, env=_environment(folder)
-    )
+    launcher = Launcher(folder, bounds)
     try:
-        yield Launcher(process, folder, bounds)
+        launcher.start()
+        yield launcher
     finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        launcher.end()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(process: subprocess.Popen[bytes], job: dict[str, Any]) -> None:
+    assert process.stdin is not None, "the launcher was started with a pipe"
+    body = json.dumps(job).encode()
+    data = memoryview(_HEADER.pack(len(body)) + body)
+    try:
+        while data:
+            data = data[process.stdin.write(data) :]
+    except BrokenPipeError:
+        raise _Lost(_end_of(process)) from None
+
+
+def _heard(process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    deadline = time.monotonic() + seconds
+    (length,) = _HEADER.unpack(_exactly(process, _HEADER.size, deadline))
+    return json.loads(_exactly(process, length, deadline))
+
+
+def _exactly(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
+    assert process.stdout is not None, "the launcher was started with a pipe"
+    pipe, data = process.stdout.fileno(), b""
+    while len(data) < size:
+        if not select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise _Lost("it gave no answer in time, and is ended")
+        piece = os.read(pipe, size - len(data))
+        if not piece:
+            raise _Lost(_end_of(process))
+        data += piece
+    return data
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> str:
+    try:
+        status = process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return "it closed its pipe"
+    return f"it ended with status {status}"
 
 
 def _environment(folder: str) -> dict[str, str]:

@@ -72,6 +72,8 @@ async def _once(session: aiohttp.ClientSession, url: str, body: bytes, seconds: 
         raise RewardError(f"{url} is no URL that can be asked") from None
     except (ClientError, OSError) as error:
         raise _Passing(f"{url} cannot be reached: {type(error).__name__}: {error}") from None
+    except ValueError as error:  # such as a host that has no name in the system's tables
+        raise RewardError(f"{url} is no URL that can be asked: {error}") from None
 
 
 async def _read(answer: aiohttp.ClientResponse, url: str) -> bytes:
@@ -98,7 +100,7 @@ def _checked(answer: aiohttp.ClientResponse, text: bytes, url: str) -> Any:
         raise RewardError(f"{url} answered {answer.status}: {_quoted(text)}; expected 200")
     try:
         return json.loads(text, parse_constant=_no_number)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RewardError(f"{url} answered with what is no JSON ({error}): {_quoted(text)}") from None
 
 
