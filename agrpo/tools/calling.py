@@ -130,7 +130,12 @@ class ToolRunner:
                 loop.call_soon_threadsafe(end, outcome)
 
         # A daemon: it must not keep a process from ending.
-        threading.Thread(target=work, name=f"tool {tool.name}", daemon=True).start()
+        thread = threading.Thread(target=work, name=f"tool {tool.name}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._free.release()
+            return _Outcome(error=error)
         return await ended
 
     def _cut(self, text: str) -> str:
@@ -148,13 +153,18 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     missing = [name for name in tool.parameters if name in tool.required and name not in arguments]
     if missing:
         raise ValueError(f'argument "{missing[0]}" is missing')
-    found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        try:
-            found[name] = tool.parameters[name].validate_python(value)
-        except pydantic.ValidationError as error:
-            raise ValueError(f'argument "{name}": {error.errors()[0]["msg"]}') from None
-    return found
+    return {name: _checked_one(tool.parameters[name], name, value) for name, value in arguments.items()}
+
+
+def _checked_one(taken: pydantic.TypeAdapter[Any], name: str, value: Any) -> Any:
+    """A type may run code of the user's on what a model made up: whatever that raises, the argument does not fit."""
+    try:
+        return taken.validate_python(value)
+    except pydantic.ValidationError as error:
+        told = error.errors()[0]["msg"]
+    except (Exception, SystemExit) as error:
+        told = f"{type(error).__name__}: {_words_of(error)}"
+    raise ValueError(f'argument "{name}": {told}')
 
 
 async def _awaited(tool: Tool, arguments: dict[str, Any]) -> _Outcome:
@@ -168,16 +178,16 @@ async def _awaited(tool: Tool, arguments: dict[str, Any]) -> _Outcome:
 
 def _as_text(value: Any) -> _Outcome:
     """Text as it is, anything else as JSON."""
-    if inspect.isawaitable(value):
-        return _Outcome(error=TypeError("it returned something to wait for; define it with async def"))
     try:
+        if inspect.isawaitable(value):
+            return _Outcome(error=TypeError("it returned something to wait for; define it with async def"))
         return _Outcome(value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _Outcome(error=error)
 
 
 def _words_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except (Exception, SystemExit):
         return "it has no words"
