@@ -12,7 +12,7 @@ import inspect
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from agrpo.errors import ToolError
 from agrpo.records.rollout import CallFailure, ToolCall
 from agrpo.registry import nearest
 from agrpo.tools import Tool
-from agrpo.tools.formats import RequestedCall
+from agrpo.tools.formats import RequestedCall, read_json
 
 LONGEST_NAME = 200
 """Characters of a name that a model made up, as it is recorded."""
@@ -157,14 +157,32 @@ def checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked_one(taken: pydantic.TypeAdapter[Any], name: str, value: Any) -> Any:
-    """A type may run code of the user's on what a model made up: whatever that raises, the argument does not fit."""
+    told = ValueError()
+    for reading in _readings(value):
+        try:
+            return _validated(taken, reading)
+        except ValueError as error:
+            told = error
+    raise ValueError(f'argument "{name}": {told}')
+
+
+def _readings(value: Any) -> Iterator[Any]:
+    """As it is; then, where it is text of JSON, as that says: a call in XML has lists, objects and null as text."""
+    yield value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            yield read_json(value)
+
+
+def _validated(taken: pydantic.TypeAdapter[Any], value: Any) -> Any:
+    """A type may run code of the user's on what a model made up: whatever that raises, the value does not fit."""
     try:
         return taken.validate_python(value)
     except pydantic.ValidationError as error:
         told = error.errors()[0]["msg"]
     except (Exception, SystemExit) as error:
         told = f"{type(error).__name__}: {_words_of(error)}"
-    raise ValueError(f'argument "{name}": {told}')
+    raise ValueError(told)
 
 
 async def _awaited(tool: Tool, arguments: dict[str, Any]) -> _Outcome:

@@ -91,6 +91,17 @@ def listed() -> list[dict[str, int]]:
     return [{"é": 1}]
 
 
+def typed(text: str = "", numbers: list[int] | None = None, table: dict[str, int] | None = None) -> str:
+    """Tell what came.
+
+    Args:
+        text: A text.
+        numbers: A list.
+        table: An object.
+    """
+    return f"{text!r} {numbers} {table}"
+
+
 class Colour(enum.Enum):
     """Looks up what is none of its values, as enumerations may."""
 

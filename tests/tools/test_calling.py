@@ -17,7 +17,7 @@ from agrpo.tools import load_tools
 from agrpo.tools.calling import Answer, ToolRunner
 from agrpo.tools.formats import RequestedCall
 
-NAMES = ("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed", "paint", "unspeakable")
+NAMES = ("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed", "paint", "unspeakable", "typed")
 FUNCTIONS = [f"tests.tools.functions:{name}" for name in NAMES]
 
 
@@ -79,6 +79,20 @@ def test_a_call_that_fails_tells_the_model_why_and_ends_nothing(one: RequestedCa
 
 def test_a_number_that_was_written_as_text_is_a_number():
     assert answer(call("add", a="1", b=2.0)).text == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"text": "[1, 2]", "numbers": "[1, 2]", "table": '{"a": 1}'}, """'[1, 2]' [1, 2] {'a': 1}"""),
+        ({"text": "null", "numbers": "null", "table": "null"}, "'null' None None"),
+        ({"numbers": '["a"]'}, 'Error: typed: argument "numbers": Input should be a valid integer, unable to parse'),
+        ({"numbers": "1, 2"}, 'Error: typed: argument "numbers": Input should be a valid list'),
+        ({"numbers": "[" * 100_000}, 'Error: typed: argument "numbers": Input should be a valid list'),
+    ],
+)
+def test_text_stays_text_where_text_is_wanted_and_is_json_where_it_is_not(arguments: dict[str, str], told: str):
+    assert answer(call("typed", **arguments)).text.startswith(told)
 
 
 def test_a_tool_that_takes_too_long_has_failed_in_time():

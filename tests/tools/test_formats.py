@@ -42,7 +42,8 @@ def calls_of(turn: ReadTurn) -> list[tuple[str, Any]]:
             "",
             [ADD, ("say", {})],
         ),
-        (tagged.read, XML, "", [("add", {"a": "1", "b": [2]})]),
+        (tagged.read, XML, "", [("add", {"a": "1", "b": "[2]"})]),
+        (tagged.read, XML.replace("\n[2]\n", "\n\n [2]"), "", [("add", {"a": "1", "b": "\n [2]"})]),
         (llama.read, '{"name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
         (llama.read, '<|python_tag|>{"type": "function", "name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
         (
