@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -114,3 +115,17 @@ def test_calls_that_are_only_thought_of_are_not_made():
     turn = tagged.read(f"<think>maybe {call}</think>\n\n{call}")
     assert calls_of(turn) == [ADD]
     assert turn.content == f"<think>maybe {call}</think>"
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (tagged.read, f"<tool_call><function=add>{'<parameter=a>x' * 8000}</function></tool_call>"),
+        (tagged.read, f"<tool_call><function=add>{'<parameter=' * 8000}</function></tool_call>"),
+        (deepseek.read, DEEPSEEK.replace('\n{"a": 1, "b": 2}\n```', "\n" * 20_000)),
+    ],
+)
+def test_a_long_turn_that_opens_and_never_closes_is_read_at_once(read: CallFormat, text: str):
+    began = time.process_time()
+    assert len(read(text).calls) == 1
+    assert time.process_time() - began < 1

@@ -10,7 +10,7 @@ BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL_BEGIN, CALL_END, BETWEEN = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 
 _CALL = re.compile(rf"{CALL_BEGIN}(.*?)({CALL_END}|(?={CALL_BEGIN})|\Z)", re.DOTALL)
-_FENCED = re.compile(r"function" + BETWEEN + r"([^\n]*)\n```(?:json)?\s*\n?(.*?)\n?```\s*", re.DOTALL)
+_FENCED = re.compile(r"function" + BETWEEN + r"([^\n]*)\n```(?:json)?(.*?)```\s*", re.DOTALL)
 _PLAIN = re.compile(r"(.*?)" + BETWEEN + r"(.*)", re.DOTALL)
 
 
