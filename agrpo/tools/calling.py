@@ -199,9 +199,18 @@ def _as_text(value: Any) -> _Outcome:
     try:
         if inspect.isawaitable(value):
             return _Outcome(error=TypeError("it returned something to wait for; define it with async def"))
-        return _Outcome(value=value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        return _Outcome(value=value if isinstance(value, str) else _as_json(value))
     except (Exception, SystemExit) as error:
         return _Outcome(error=error)
+
+
+def _as_json(value: Any) -> str:
+    """What JSON does not have is text: `"NaN"`, `"Infinity"`, and any object's words."""
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        written = json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(json.loads(written, parse_constant=str), ensure_ascii=False)
 
 
 def _words_of(error: BaseException) -> str:

@@ -102,6 +102,18 @@ def typed(text: str = "", numbers: list[int] | None = None, table: dict[str, int
     return f"{text!r} {numbers} {table}"
 
 
+def numbers_of_no_json() -> dict[str, list[float]]:
+    """Return what JSON has no numbers for."""
+    return {"é": [1.5, float("nan"), float("inf"), float("-inf")]}
+
+
+def round_and_round() -> list[list[int]]:
+    """Return a list that holds itself."""
+    found: list[list[int]] = []
+    found.append(found)  # pyright: ignore[reportArgumentType]
+    return found
+
+
 class Colour(enum.Enum):
     """Looks up what is none of its values, as enumerations may."""
 

@@ -17,7 +17,10 @@ from agrpo.tools import load_tools
 from agrpo.tools.calling import Answer, ToolRunner
 from agrpo.tools.formats import RequestedCall
 
-NAMES = ("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed", "paint", "unspeakable", "typed")
+NAMES = (
+    *("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed", "typed", "paint"),
+    *("unspeakable", "numbers_of_no_json", "round_and_round"),
+)
 FUNCTIONS = [f"tests.tools.functions:{name}" for name in NAMES]
 
 
@@ -66,6 +69,7 @@ def test_results_are_text_and_anything_else_is_json():
         (call("paint", colour="blue"), CallFailure.BAD_ARGUMENTS, "Error: paint: argument \"colour\": KeyError: 'blue'"),
         (call("paint", colour="leave"), CallFailure.BAD_ARGUMENTS, 'Error: paint: argument "colour": SystemExit: 3'),
         (call("divide", a=1, b=0), CallFailure.RAISED, "Error: ValueError: b is 0"),
+        (call("round_and_round"), CallFailure.RAISED, "Error: ValueError: Circular reference detected"),
         (call("unspeakable"), CallFailure.RAISED, "Error: SystemExit: 3"),
         (call("leave"), CallFailure.RAISED, "Error: SystemExit: 3"),
         (call("leave_the_loop"), CallFailure.RAISED, "Error: SystemExit: 3"),
@@ -75,6 +79,10 @@ def test_results_are_text_and_anything_else_is_json():
 def test_a_call_that_fails_tells_the_model_why_and_ends_nothing(one: RequestedCall, failure: CallFailure, told: str):
     found = answer(one)
     assert (found.record.failure, found.text, found.record.reason) == (failure, told, told)
+
+
+def test_numbers_that_json_does_not_have_are_told_as_text():
+    assert answer(call("numbers_of_no_json")).text == '{"é": [1.5, "NaN", "Infinity", "-Infinity"]}'
 
 
 def test_a_number_that_was_written_as_text_is_a_number():
