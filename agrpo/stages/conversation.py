@@ -125,7 +125,7 @@ class Conversation:
             self._say(self._renderer.text(turn.output_ids))
             self._ended = turn.stop_reason
             return
-        read = calling.talk.read(turn.output_ids)
+        read = calling.talk.read(turn.output_ids, turn.prompt_ids)
         if not read.calls or any(call.problem for call in read.calls):
             self._say(self._renderer.text(turn.output_ids))  # as it was written, so that it can be seen what is wrong
         else:

@@ -18,12 +18,14 @@ from agrpo.errors import PromptError, ToolError
 from agrpo.records.prompt import Message
 from agrpo.stages.rendering import Renderer
 from agrpo.tools import Tool, schemas_of
-from agrpo.tools.formats import CallFormat, ReadTurn
+from agrpo.tools.formats import OPENED, CallFormat, ReadTurn
 from agrpo.tools.formats.choosing import FORMATS, format_of
 
 logger = logging.getLogger(__name__)
 
 WORD_JOINER = "\u2060"
+_LAST_OF_PROMPT = 32
+"""Tokens among which the mark of a thought must be, if the prompt ends with one."""
 
 _ASKED: Message = {"role": "user", "content": "Aqueduct?"}
 _SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
@@ -75,9 +77,10 @@ class ToolTalk:
                 return [*kept, *added]
         return self.prompt(messages)
 
-    def read(self, ids: Sequence[int]) -> ReadTurn:
-        """What the model wrote, and what it called."""
-        return self._read(self._renderer.text(ids))
+    def read(self, ids: Sequence[int], prompt_ids: Sequence[int] = ()) -> ReadTurn:
+        """What the model wrote, and what it called. `prompt_ids`: of its turn, which may begin a thought for it."""
+        prompt = self._renderer.text(prompt_ids[-_LAST_OF_PROMPT:])
+        return self._read(self._renderer.text(ids), thinking=prompt.rstrip().endswith(OPENED))
 
     def harmless(self, text: str) -> str:
         """A result in which no text stands for a control token: a tool must not end a turn or speak for the model."""

@@ -140,7 +140,7 @@ class Unspeakable:
     """Has no words, and ends the interpreter that asks for them."""
 
     def __str__(self) -> str:
-        sys.exit(3)
+        raise SystemExit(3)
 
 
 def unspeakable() -> dict[str, str]:

@@ -66,7 +66,11 @@ def test_results_are_text_and_anything_else_is_json():
             CallFailure.BAD_ARGUMENTS,
             'Error: add: argument "b": Input should be a valid integer, unable to parse string as an integer',
         ),
-        (call("paint", colour="blue"), CallFailure.BAD_ARGUMENTS, "Error: paint: argument \"colour\": KeyError: 'blue'"),
+        (
+            call("paint", colour="blue"),
+            CallFailure.BAD_ARGUMENTS,
+            "Error: paint: argument \"colour\": KeyError: 'blue'",
+        ),
         (call("paint", colour="leave"), CallFailure.BAD_ARGUMENTS, 'Error: paint: argument "colour": SystemExit: 3'),
         (call("divide", a=1, b=0), CallFailure.RAISED, "Error: ValueError: b is 0"),
         (call("round_and_round"), CallFailure.RAISED, "Error: ValueError: Circular reference detected"),

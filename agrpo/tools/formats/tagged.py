@@ -9,21 +9,25 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from agrpo.tools.formats import ReadTurn, RequestedCall, after_thinking, called, read_json, unreadable
+from agrpo.tools.formats import ReadTurn, RequestedCall, called, marks_beside, read_json, read_said, unreadable
 
 OPENED, CLOSED = "<tool_call>", "</tool_call>"
 PARAMETER_END = "</parameter>"
 
 _CALL = re.compile(rf"{OPENED}(.*?)({CLOSED}|(?={OPENED})|\Z)", re.DOTALL)
+_MARKS = marks_beside(rf"{OPENED}(?:(?!{OPENED}).)*?{CLOSED}")
 _FUNCTION = re.compile(r"\s*<function=([^>\s]+)>(.*)</function>\s*", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^<>\s]+)>\n?")
 
 
-def read(text: str) -> ReadTurn:
+def read(text: str, /, *, thinking: bool = False) -> ReadTurn:
     """The turn's text and calls."""
-    thought, said = after_thinking(text)
-    calls = [call for found in _CALL.finditer(said) for call in _calls(found[1], closed=bool(found[2]))]
-    return ReadTurn(content=(thought + _CALL.sub("", said)).strip() if calls else text, calls=calls)
+    return read_said(text, _MARKS, _said, thinking=thinking)
+
+
+def _said(text: str) -> ReadTurn:
+    calls = [call for found in _CALL.finditer(text) for call in _calls(found[1], closed=bool(found[2]))]
+    return ReadTurn(content=_CALL.sub("", text), calls=calls)
 
 
 def _calls(written: str, *, closed: bool) -> list[RequestedCall]:
