@@ -28,8 +28,16 @@ class Calling:
     runner: ToolRunner
     max_iterations: int | None
     """Turns whose calls are run. None: as many as there is room for."""
+    max_calls: int
+    """Calls of one turn that are run."""
     max_tokens: int
     """Most tokens of a whole conversation: no longer one can be trained."""
+
+    def refusal(self, num_before: int, num_tokens: int) -> str | None:
+        """Why a call is not run. `num_before`: calls before it in its turn; `num_tokens`: of all that it would follow."""
+        if num_before >= self.max_calls:
+            return f"the first {self.max_calls} calls of a turn are"
+        return "there is no room for its result" if num_tokens >= self.max_tokens else None
 
 
 def calling_of(config: RunConfig, renderer: Renderer) -> Calling | None:
@@ -47,6 +55,7 @@ def calling_of(config: RunConfig, renderer: Renderer) -> Calling | None:
         talk=ToolTalk(renderer, tools, config.tools.call_format),
         runner=runner,
         max_iterations=config.tools.max_tool_calling_iterations,
+        max_calls=config.tools.max_calls_per_turn,
         max_tokens=config.step.micro_tokens,
     )
 
@@ -100,6 +109,10 @@ class Conversation:
     def num_turns(self) -> int:
         return len(self._turns)
 
+    @property
+    def _num_failed_calls(self) -> int:
+        return sum(call.failure is not None for call in self._calls)
+
     def begin(self) -> None:
         """Its time runs from now on."""
         self._began = time.monotonic()
@@ -135,14 +148,19 @@ class Conversation:
             self._ended = turn.stop_reason
         elif self._num_iterations == calling.max_iterations:
             self._ended = StopReason.MAX_TURNS
+            why = f"calls of {calling.max_iterations} turns have been, and the rollout ends"
+            self._calls += [calling.runner.refuse(call, len(self._turns) - 1, why).record for call in read.calls]
 
     async def answer_calls(self) -> None:
         """Run the calls of the last turn, one after the other, and go on to the next prompt. Raises `ToolError`."""
         assert self._calling is not None and not self.is_over, "only a rollout that goes on has calls to answer"
         self._num_iterations += 1
-        talk, number = self._calling.talk, len(self._calls)
+        talk, number, turn = self._calling.talk, len(self._calls), len(self._turns) - 1
+        num_tokens = len(self._prompt_ids) + len(self._turns[-1].output_ids) if talk.appends else 0
         for place, call in enumerate(self._asked_for, number):
-            answer = await self._calling.runner(call, len(self._turns) - 1)
+            refusal, run = self._calling.refusal(place - number, num_tokens), self._calling.runner
+            answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
+            num_tokens += len(self._renderer.encode(answer.text))
             self._calls.append(answer.record)
             told: Message = {"role": "tool", "content": talk.harmless(answer.text), "tool_call_id": _call_id(place)}
             self._completion.append({**told, "name": call.name} if call.name else told)
@@ -160,7 +178,7 @@ class Conversation:
             completion_ids=[token for turn in self._turns for token in turn.output_ids],
             turns=self._turns,
             tool_call_count=len(self._calls),
-            tool_failure_count=sum(call.failure is not None for call in self._calls),
+            tool_failure_count=self._num_failed_calls,
             rollout_id=f"{self._seed(0):016x}",
             index=self._index,
             seed=self._seed(0),
@@ -171,18 +189,21 @@ class Conversation:
         )
 
     def failed(self, why: StopReason, error: str) -> Rollout:
-        """A rollout one of whose requests was not answered: nothing of it can be judged."""
+        """A rollout one of whose requests was not answered: nothing of it can be judged. Its calls have been made."""
         told = f"turn {len(self._turns)}: {error}" if self._turns else error
         return Rollout(
             completion=[],
             completion_ids=[],
             turns=[],
+            tool_call_count=len(self._calls),
+            tool_failure_count=self._num_failed_calls,
             rollout_id=f"{self._seed(0):016x}",
             index=self._index,
             seed=self._seed(0),
             stop_reason=why,
             error=told,
             duration_seconds=time.monotonic() - self._began,
+            tool_calls=self._calls,
         )
 
     def _seed(self, turn_index: int) -> int:

@@ -62,25 +62,39 @@ class ToolRunner:
     async def __call__(self, call: RequestedCall, turn_index: int) -> Answer:
         """Run it. Raises `ToolError` where it takes too long and no clock may decide."""
         began = time.monotonic()
-        failure, text = await self._result(call)
+        failure, text = self._fault(call) or await self._result(call)
         ran = failure in (None, CallFailure.RAISED, CallFailure.TIMEOUT)
+        return self._answer(call, turn_index, failure, text, seconds=time.monotonic() - began if ran else 0.0)
+
+    def refuse(self, call: RequestedCall, turn_index: int, why: str) -> Answer:
+        """Do not run it. What else is wrong with it counts before `why`."""
+        failure, text = self._fault(call) or (CallFailure.REFUSED, f"{call.name} was not run: {why}")
+        return self._answer(call, turn_index, failure, text)
+
+    def _answer(
+        self, call: RequestedCall, turn_index: int, failure: CallFailure | None, text: str, seconds: float = 0.0
+    ) -> Answer:
         told = self._cut(text if failure is None else f"Error: {text}")
         record = ToolCall(
             turn_index=turn_index,
             name=call.name[:LONGEST_NAME],
-            duration_seconds=time.monotonic() - began if ran else 0.0,
+            duration_seconds=seconds,
             failure=failure,
             reason=None if failure is None else told,
         )
         return Answer(text=told, record=record)
 
-    async def _result(self, call: RequestedCall) -> tuple[CallFailure | None, str]:
-        """Why there is none, and the text."""
+    def _fault(self, call: RequestedCall) -> tuple[CallFailure, str] | None:
+        """Of a call that no tool can take."""
         if call.problem is not None:
             return CallFailure.MALFORMED, call.problem
-        tool = self._tools.get(call.name)
-        if tool is None:
+        if call.name not in self._tools:
             return CallFailure.UNKNOWN_NAME, f'there is no tool "{call.name}"; {nearest(call.name, list(self._tools))}'
+        return None
+
+    async def _result(self, call: RequestedCall) -> tuple[CallFailure | None, str]:
+        """Why there is none, and the text."""
+        tool = self._tools[call.name]
         try:
             arguments = checked(tool, call.arguments)
         except ValueError as error:

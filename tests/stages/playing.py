@@ -107,6 +107,7 @@ class Stage:
             talk=self.talk,
             runner=ToolRunner(self.tools, self.section, num_threads=8),
             max_iterations=self.section.max_tool_calling_iterations,
+            max_calls=self.section.max_calls_per_turn,
             max_tokens=self.max_tokens,
         )
         slots = Slots(8).queue(opening.sampling.num_generations)

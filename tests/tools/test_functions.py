@@ -74,6 +74,8 @@ def test_all_unfit_tools_are_told_of_before_anything_starts(tiny_model: Path, tm
         ({"functions": ["a.b:add", "c.d:add"]}, 'tools.functions: two functions are called "add"'),
         ({"functions": ["add"]}, "tools.functions.0 = 'add': string should match pattern"),
         ({"timeout_seconds": 3.0}, "tools.timeout_seconds: says how functions are called, and there is none"),
+        ({"max_calls_per_turn": 3}, "tools.max_calls_per_turn: says how functions are called, and there is none"),
+        ({"functions": ["a:b"], "max_calls_per_turn": 0}, "tools.max_calls_per_turn = 0: "),
         ({"functions": ["a:b"], "max_tool_calling_iterations": 0}, "tools.max_tool_calling_iterations = 0: "),
         ({"functions": ["a:b"], "timeout_seconds": 60.0}, "tools.timeout_seconds = 60: a call may take as long"),
         ({"functions": ["a:b"], "max_iterations": 3}, "tools.max_iterations: unknown setting"),
