@@ -1,7 +1,7 @@
 """Imports only go down, and each third party has one landlord.
 
     errors <- records <- config, loading, log_line, registry, staleness, tensors, visible,
-    waiting <- rooms <- instruments, stages, recipes, runs <- audit, resuming, quickstart <- flows, trainer, cli
+    waiting <- rooms <- instruments, stages, recipes <- runs <- audit, resuming, quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
 """
@@ -37,14 +37,14 @@ LAYERS = {
     "stages": 4,
     "whatif": 4,
     "recipes": 4,
-    "runs": 4,
-    "audit": 5,
-    "resuming": 5,
-    "quickstart": 5,
-    "cli": 6,
-    "trainer": 6,
-    "__main__": 6,
-    "flows": 6,
+    "runs": 5,
+    "audit": 6,
+    "resuming": 6,
+    "quickstart": 6,
+    "cli": 7,
+    "trainer": 7,
+    "__main__": 7,
+    "flows": 7,
 }
 NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics")}
 """Rooms, and the other room each may import."""

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 HEAD = "lm_head"
 """What most families call their output head; others are refused when the model is loaded."""
 _KNOBS = ("alpha", "targets", "dora", "publish")
-_CALLING = ("max_tool_calling_iterations", "timeout_seconds", "max_result_characters", "call_format")
+_CALLING = (
+    "max_tool_calling_iterations",
+    "max_calls_per_turn",
+    "timeout_seconds",
+    "max_result_characters",
+    "call_format",
+)
 
 
 def cross_checks(

@@ -129,6 +129,8 @@ class ToolsSection:
     """Each as `package.module:function`. They run in the generator's process."""
     max_tool_calling_iterations: Annotated[int, Field(ge=1)] | None = None
     """Turns of a rollout whose calls are run; one that calls again after as many ends there. None: as its length allows."""
+    max_calls_per_turn: Annotated[int, Field(ge=1)] = 16
+    """Calls of one turn that are run, one after the other; those beyond are refused, and the model is told so."""
     timeout_seconds: Positive = 30.0
     """Of one call. One that takes longer has failed."""
     max_result_characters: Annotated[int, Field(ge=1)] = 8192

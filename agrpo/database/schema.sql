@@ -208,8 +208,8 @@ COMMENT ON COLUMN tool_calls.call_index IS 'Place among the rollout''s calls, fr
 COMMENT ON COLUMN tool_calls.turn_index IS 'Turn that made it.';
 COMMENT ON COLUMN tool_calls.name IS 'Name of the tool as the model wrote it; empty where none can be read.';
 COMMENT ON COLUMN tool_calls.duration_seconds IS 'From the moment it was its turn; 0 where nothing ran.';
-COMMENT ON COLUMN tool_calls.failure IS 'malformed, unknown_name, bad_arguments, raised or timeout; NULL: it gave a result.';
-COMMENT ON COLUMN tool_calls.reason IS 'What the model was told, where it failed.';
+COMMENT ON COLUMN tool_calls.failure IS 'malformed, unknown_name, bad_arguments, raised, timeout or refused; NULL: it gave a result.';
+COMMENT ON COLUMN tool_calls.reason IS 'What the model was told, where it failed; of one that was refused, why.';
 
 CREATE TABLE scored_groups (
     ticket BIGINT NOT NULL,

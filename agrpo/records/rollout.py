@@ -40,6 +40,8 @@ class CallFailure(StrEnum):
     """The tool takes others."""
     RAISED = "raised"
     TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """It was one too many, and not begun."""
 
 
 UNANSWERED = (
@@ -84,7 +86,7 @@ class ToolCall:
     """From the moment it was its turn; 0 where nothing ran."""
     failure: CallFailure | None = None
     reason: str | None = None
-    """What the model was told, where it failed."""
+    """What the model was told, where it failed; of one that was refused, why, though the rollout may have ended there."""
 
     @property
     def is_known(self) -> bool:

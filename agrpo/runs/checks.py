@@ -22,7 +22,7 @@ from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
 from agrpo.runs.model_files import configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
-from agrpo.tools import check_tools
+from agrpo.tools import check_tools, load_tools
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -38,7 +38,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems += check_rollout_loop(config.rollout_loop)
     machine = memory.machine_here()
     problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
-    return problems or memory.problems(memory.plan_memory(config, machine))
+    return problems or _check_talk(config) or memory.problems(memory.plan_memory(config, machine))
 
 
 def unreached_lengths(config: RunConfig) -> list[str]:
@@ -82,6 +82,20 @@ def _check_targets(config: RunConfig) -> list[str]:
         for target in targets
         if layers and not any(layer == target or layer.endswith(f".{target}") for layer in layers)
     ]
+
+
+def _check_talk(config: RunConfig) -> list[str]:
+    """What keeps a model that is here from being told of its tools, or its calls from being read."""
+    if not config.tools.functions or not os.path.isdir(config.model.path):
+        return []
+    from agrpo.stages.rendering import Renderer
+    from agrpo.stages.tool_talk import ToolTalk
+
+    try:
+        ToolTalk(Renderer(config.model), load_tools(config.tools), config.tools.call_format)
+    except AgrpoError as error:
+        return [f"tools.functions: {error}"]
+    return []
 
 
 def _matrices(config: RunConfig) -> dict[str, tuple[int, ...]]:

@@ -31,8 +31,16 @@ class Calling:
     runner: ToolRunner
     max_iterations: int | None
     """Turns whose calls are run. None: as many as there is room for."""
+    max_calls: int
+    """Calls of one turn that are run."""
     max_tokens: int
     """Most tokens of a whole conversation: no longer one can be trained."""
+
+    def refusal(self, num_before: int, num_tokens: int) -> str | None:
+        """Why a call is not run. `num_before`: calls before it in its turn; `num_tokens`: of all that it would follow."""
+        if num_before >= self.max_calls:
+            return f"the first {self.max_calls} calls of a turn are"
+        return "there is no room for its result" if num_tokens >= self.max_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +88,10 @@ class Conversation:
     @property
     def num_turns(self) -> int:
         return len(self._turns)
+
+    @property
+    def _num_failed_calls(self) -> int:
+        return sum(call.failure is not None for call in self._calls)
 
     @property
     def chose_its_prompt(self) -> bool:
@@ -135,7 +147,7 @@ class Conversation:
             self._say(self._renderer.text(turn.output_ids))
             self._ended = turn.stop_reason
             return
-        read = calling.talk.read(turn.output_ids)
+        read = calling.talk.read(turn.output_ids, turn.prompt_ids)
         if not read.calls or any(call.problem for call in read.calls):
             self._say(self._renderer.text(turn.output_ids))  # as it was written, so that it can be seen what is wrong
         else:
@@ -145,14 +157,19 @@ class Conversation:
             self._ended = turn.stop_reason
         elif self._num_iterations == calling.max_iterations:
             self._ended = StopReason.MAX_TURNS
+            why = f"calls of {calling.max_iterations} turns have been, and the rollout ends"
+            self._calls += [calling.runner.refuse(call, len(self._turns) - 1, why).record for call in read.calls]
 
     async def answer_calls(self) -> None:
         """Run the calls of the last turn, one after the other, and go on to the next prompt. Raises `ToolError`."""
         assert self._calling is not None and not self.is_over, "only a rollout that goes on has calls to answer"
         self._num_iterations += 1
-        number = len(self._calls)
+        number, turn = len(self._calls), len(self._turns) - 1
+        num_tokens = len(self._prompt_ids) + len(self._turns[-1].output_ids) if self._calling.talk.appends else 0
         for place, call in enumerate(self._asked_for, number):
-            answer = await self._calling.runner(call, len(self._turns) - 1)
+            refusal, run = self._calling.refusal(place - number, num_tokens), self._calling.runner
+            answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
+            num_tokens += len(self._renderer.encode(answer.text))
             self._calls.append(answer.record)
             if self._visit is not None and answer.record.failure is CallFailure.TIMEOUT:
                 self._visit.note_hanging()
@@ -173,23 +190,23 @@ class Conversation:
         self._ended, self._error = why, f"turn {len(self._turns)}: {error}" if self._turns else error
 
     def rollout(self) -> Rollout:
-        """What came of it."""
+        """What came of it. Where a request was not answered nothing can be judged, and its calls have been made."""
         assert self._ended is not None, "a rollout is told when it is over"
         answered = self._ended not in UNANSWERED
-        calls, turns = (self._calls, self._turns) if answered else ([], [])
+        turns = self._turns if answered else []
         return Rollout(
             completion=self._completion if answered else [],
             completion_ids=[token for turn in turns for token in turn.output_ids],
             turns=turns,
-            tool_call_count=len(calls),
-            tool_failure_count=sum(call.failure is not None for call in calls),
+            tool_call_count=len(self._calls),
+            tool_failure_count=self._num_failed_calls,
             rollout_id=f"{self._seed(0):016x}",
             index=self._index,
             seed=self._seed(0),
             stop_reason=self._ended,
             error=self._error,
             duration_seconds=time.monotonic() - self._began,
-            tool_calls=calls,
+            tool_calls=self._calls,
             prompt=self._messages if self.chose_its_prompt else None,
             stay=None if self._visit is None else self._visit.stay(),
         )

@@ -76,6 +76,7 @@ class Surroundings:
             talk=ToolTalk(self._renderer, tools, self._config.tools.call_format),
             runner=self._runner,
             max_iterations=self._config.tools.max_tool_calling_iterations,
+            max_calls=self._config.tools.max_calls_per_turn,
             max_tokens=self._config.step.micro_tokens,
         )
 

@@ -17,10 +17,13 @@ from agrpo.errors import PromptError, ToolError
 from agrpo.records.prompt import Message
 from agrpo.stages.rendering import Renderer
 from agrpo.tools import Tool, schemas_of
-from agrpo.tools.formats import CallFormat, ReadTurn
+from agrpo.tools.formats import OPENED, CallFormat, ReadTurn
 from agrpo.tools.formats.choosing import FORMATS, format_of
 
 logger = logging.getLogger(__name__)
+
+_LAST_OF_PROMPT = 32
+"""Tokens among which the mark of a thought must be, if the prompt ends with one."""
 
 _ASKED: Message = {"role": "user", "content": "Aqueduct?"}
 _SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
@@ -71,9 +74,10 @@ class ToolTalk:
                 return [*kept, *added]
         return self.prompt(messages)
 
-    def read(self, ids: Sequence[int]) -> ReadTurn:
-        """What the model wrote, and what it called."""
-        return self._read(self._renderer.text(ids))
+    def read(self, ids: Sequence[int], prompt_ids: Sequence[int] = ()) -> ReadTurn:
+        """What the model wrote, and what it called. `prompt_ids`: of its turn, which may begin a thought for it."""
+        prompt = self._renderer.text(prompt_ids[-_LAST_OF_PROMPT:])
+        return self._read(self._renderer.text(ids), thinking=prompt.rstrip().endswith(OPENED))
 
     @property
     def _template_schemas(self) -> list[dict[str, Any]]:

@@ -90,7 +90,11 @@ class Caller:
                 loop.call_soon_threadsafe(end, outcome)
 
         # A daemon: it must not keep a process from ending.
-        threading.Thread(target=work, name=name, daemon=True).start()
+        try:
+            threading.Thread(target=work, name=name, daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._free.release()
+            return Outcome(error=error)
         thread.is_running = True
         return await ended
 
@@ -125,7 +129,7 @@ def words_of(error: BaseException) -> str:
     """An exception as its kind and its text, whatever its own `__str__` does."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:
+    except (Exception, SystemExit):
         return f"{type(error).__name__}: it has no words"
 
 

@@ -104,6 +104,7 @@ class Stage:
             talk=self.talk,
             runner=ToolRunner(self.tools, self.section, Caller(num_threads=8)),
             max_iterations=self.section.max_tool_calling_iterations,
+            max_calls=self.section.max_calls_per_turn,
             max_tokens=self.max_tokens,
         )
         opening = Opening(

@@ -92,7 +92,7 @@ def test_calls_of_one_turn_run_in_the_order_written(tiny_model: Path):
     functions.STARTED.clear()
     words = [str(number) for number in range(20)]
     calls = "".join(call_of("note", word=word) for word in words)
-    (rollout,) = Stage(tiny_model).play(script(calls, "done"), most=2000)
+    (rollout,) = Stage(tiny_model, max_calls_per_turn=20).play(script(calls, "done"), most=2000)
     assert functions.STARTED == words
     assert [message["content"] for message in rollout.completion[1:-1]] == [f"noted {word}" for word in words]
     assert len({message["tool_call_id"] for message in rollout.completion[1:-1]}) == 20
@@ -103,10 +103,40 @@ def test_a_rollout_that_calls_again_after_the_last_iteration_is_cut(tiny_model: 
     lines = [call_of("add", a=1, b=turn) for turn in range(4)]
     (rollout,) = Stage(tiny_model, max_tool_calling_iterations=2).play(script(*lines))
     assert rollout.stop_reason is StopReason.MAX_TURNS
-    assert (len(rollout.turns), rollout.tool_call_count) == (3, 2)
+    assert (len(rollout.turns), rollout.tool_call_count, rollout.tool_failure_count) == (3, 3, 1)
+    last = rollout.tool_calls[-1]
+    assert (last.turn_index, last.name, last.failure, last.duration_seconds) == (2, "add", CallFailure.REFUSED, 0)
+    assert last.reason == "Error: add was not run: calls of 2 turns have been, and the rollout ends"
     assert rollout.completion[-1]["tool_calls"][0]["function"]["arguments"] == {"a": 1, "b": 2}
     (through,) = Stage(tiny_model).play(script(*lines, "4"))
     assert (through.stop_reason, len(through.turns)) == (StopReason.STOP, 5)
+
+
+def test_calls_beyond_those_of_a_turn_are_refused_and_told(tiny_model: Path):
+    stage = Stage(tiny_model, "sleep", timeout_seconds=0.2, max_calls_per_turn=2)
+    calls = (
+        call_of("sleep", seconds=2) * 2 + call_of("sleep", seconds=0) * 2 + call_of("oh") + "<tool_call>oh</tool_call>"
+    )
+    (rollout,) = stage.play(script(calls, "done"), most=2000)
+    assert rollout.stop_reason is StopReason.STOP
+    assert [call.failure for call in rollout.tool_calls] == [
+        *(CallFailure.TIMEOUT, CallFailure.TIMEOUT, CallFailure.REFUSED, CallFailure.REFUSED),
+        *(CallFailure.UNKNOWN_NAME, CallFailure.MALFORMED),
+    ]
+    told = [message["content"] for message in rollout.completion if message["role"] == "tool"]
+    assert told == [call.reason for call in rollout.tool_calls]
+    assert told[2] == "Error: sleep was not run: the first 2 calls of a turn are"
+    assert rollout.duration_seconds < 1.5
+
+
+def test_calls_whose_results_find_no_room_are_not_run(tiny_model: Path):
+    functions.STARTED.clear()
+    calls = call_of("note", word="a") + call_of("say", text="word ", times=300) + call_of("note", word="b") * 2
+    (rollout,) = Stage(tiny_model, max_tokens=1500).play(script(calls, "done"), most=1000)
+    assert functions.STARTED == ["a"]
+    assert (rollout.stop_reason, len(rollout.turns)) == (StopReason.LENGTH, 1)
+    assert [call.failure for call in rollout.tool_calls] == [None, None, CallFailure.REFUSED, CallFailure.REFUSED]
+    assert rollout.tool_calls[2].reason == "Error: note was not run: there is no room for its result"
 
 
 def test_a_call_that_fails_or_cannot_be_read_is_told_and_the_rollout_goes_on(tiny_model: Path):
@@ -155,10 +185,13 @@ def test_a_prompt_that_the_engine_refuses_is_still_refused(tiny_model: Path):
 
 def test_a_rollout_whose_later_turn_is_not_answered_has_failed_whole(tiny_model: Path):
     (broken,) = Stage(tiny_model).play(script(call_of("add", a=1, b=1), EngineError))
-    assert (broken.stop_reason, broken.turns, broken.tool_calls) == (StopReason.ENGINE_ERROR, [], [])
+    assert (broken.stop_reason, broken.turns, broken.completion) == (StopReason.ENGINE_ERROR, [], [])
     assert broken.error == "turn 1: turn 1 of rollout 0"
-    (stale,) = Stage(tiny_model).play(script(call_of("add", a=1, b=1), StaleInFlight))
+    calls = call_of("add", a=1, b=1) + call_of("ad")
+    (stale,) = Stage(tiny_model).play(script(calls, StaleInFlight))
     assert stale.broken_off
+    assert [(call.name, call.failure) for call in stale.tool_calls] == [("add", None), ("ad", CallFailure.UNKNOWN_NAME)]
+    assert (stale.tool_call_count, stale.tool_failure_count) == (2, 1)
 
 
 def test_turns_are_rounds_of_one_batch_where_requests_must_repeat(tiny_model: Path):

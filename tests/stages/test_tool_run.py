@@ -105,7 +105,7 @@ def test_a_run_trains_what_was_sampled_and_its_books_balance(
     )
     rows = query(folder.database, "SELECT count(*) AS num, count(failure) AS failed FROM tool_calls")
     assert counted.to_pylist() == rows.to_pylist()
-    assert {"malformed", "raised", "unknown_name", None} == {
+    assert {"malformed", "raised", "unknown_name", "refused", None} == {
         *query(folder.database, "SELECT DISTINCT failure FROM tool_calls").to_pydict()["failure"]
     }
     assert verify(folder, deep=True).findings == []

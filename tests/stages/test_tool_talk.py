@@ -10,7 +10,7 @@ import pytest
 from agrpo.errors import ToolError
 from agrpo.records.sample import sequences_of
 from tests.conftest import CHAT_TEMPLATE
-from tests.stages.families import FAMILIES
+from tests.stages.families import ASKS, FAMILIES, QWEN_CALL
 from tests.stages.playing import Stage, call_of, script, tokenizer_with
 
 if TYPE_CHECKING:
@@ -57,6 +57,18 @@ def test_a_family_calls_a_tool_and_goes_on_from_the_tokens_it_wrote(
     kept = rollout.turns[0].prompt_ids + first
     assert stage.renderer.tokenizer.decode(rollout.turns[1].prompt_ids[len(kept) :]) == family.between
     assert len(sequences_of(rollout)) == 1
+
+
+def test_a_call_in_a_thought_that_the_prompt_began_is_not_made(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    family = FAMILIES["qwen3"]
+    template = family.template.removesuffix(ASKS) + ASKS.replace("assistant\\n", "assistant\\n<think>\\n")
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, template, *family.tokens, end=family.end))
+    (end,) = stage.renderer.encode(family.end)
+    lines = [f"maybe {QWEN_CALL}</think>{call_of('add', a=2, b=2)}", f"maybe {call_of('add', a=1, b=1)}"]
+    (rollout,) = stage.play(script(*([*stage.renderer.encode(line), end] for line in lines)))
+    assert stage.renderer.tokenizer.decode(rollout.turns[1].prompt_ids).endswith("<think>\n")
+    assert [message["content"] for message in rollout.completion if message["role"] == "tool"] == ["4"]
+    assert (rollout.stop_reason, rollout.tool_call_count) == ("stop", 1)
 
 
 def test_tools_that_the_template_does_not_show_stand_in_the_system_message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import sys
 import threading
@@ -88,6 +89,63 @@ def say(text: str, times: int = 1) -> str:
 def listed() -> list[dict[str, int]]:
     """List what there is."""
     return [{"é": 1}]
+
+
+def typed(text: str = "", numbers: list[int] | None = None, table: dict[str, int] | None = None) -> str:
+    """Tell what came.
+
+    Args:
+        text: A text.
+        numbers: A list.
+        table: An object.
+    """
+    return f"{text!r} {numbers} {table}"
+
+
+def numbers_of_no_json() -> dict[str, list[float]]:
+    """Return what JSON has no numbers for."""
+    return {"é": [1.5, float("nan"), float("inf"), float("-inf")]}
+
+
+def round_and_round() -> list[list[int]]:
+    """Return a list that holds itself."""
+    found: list[list[int]] = []
+    found.append(found)  # pyright: ignore[reportArgumentType]
+    return found
+
+
+class Colour(enum.Enum):
+    """Looks up what is none of its values, as enumerations may."""
+
+    RED = "red"
+    GREEN = "green"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Colour:
+        if value == "leave":
+            sys.exit(3)
+        return {"rouge": cls.RED}[str(value)]
+
+
+def paint(colour: Colour) -> str:
+    """Paint in a colour.
+
+    Args:
+        colour: The colour.
+    """
+    return colour.name
+
+
+class Unspeakable:
+    """Has no words, and ends the interpreter that asks for them."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+def unspeakable() -> dict[str, str]:
+    """Return what cannot be told."""
+    return {"a": Unspeakable()}  # pyright: ignore[reportReturnType]
 
 
 def without_docstring(a: int) -> int:

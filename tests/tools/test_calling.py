@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,10 @@ from agrpo.tools.caller import Caller
 from agrpo.tools.calling import Answer, ToolRunner
 from agrpo.tools.formats import RequestedCall
 
-NAMES = ("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed")
+NAMES = (
+    *("add", "wait_a_moment", "note", "divide", "sleep", "leave", "leave_the_loop", "say", "listed", "typed", "paint"),
+    *("unspeakable", "numbers_of_no_json", "round_and_round"),
+)
 FUNCTIONS = [f"tests.tools.functions:{name}" for name in NAMES]
 
 
@@ -63,7 +67,15 @@ def test_results_are_text_and_anything_else_is_json():
             CallFailure.BAD_ARGUMENTS,
             'Error: add: argument "b": Input should be a valid integer, unable to parse string as an integer',
         ),
+        (
+            call("paint", colour="blue"),
+            CallFailure.BAD_ARGUMENTS,
+            "Error: paint: argument \"colour\": KeyError: 'blue'",
+        ),
+        (call("paint", colour="leave"), CallFailure.BAD_ARGUMENTS, 'Error: paint: argument "colour": SystemExit: 3'),
         (call("divide", a=1, b=0), CallFailure.RAISED, "Error: ValueError: b is 0"),
+        (call("round_and_round"), CallFailure.RAISED, "Error: ValueError: Circular reference detected"),
+        (call("unspeakable"), CallFailure.RAISED, "Error: SystemExit: 3"),
         (call("leave"), CallFailure.RAISED, "Error: SystemExit: 3"),
         (call("leave_the_loop"), CallFailure.RAISED, "Error: SystemExit: 3"),
         (RequestedCall(problem="this is no call"), CallFailure.MALFORMED, "Error: this is no call"),
@@ -74,8 +86,26 @@ def test_a_call_that_fails_tells_the_model_why_and_ends_nothing(one: RequestedCa
     assert (found.record.failure, found.text, found.record.reason) == (failure, told, told)
 
 
+def test_numbers_that_json_does_not_have_are_told_as_text():
+    assert answer(call("numbers_of_no_json")).text == '{"é": [1.5, "NaN", "Infinity", "-Infinity"]}'
+
+
 def test_a_number_that_was_written_as_text_is_a_number():
     assert answer(call("add", a="1", b=2.0)).text == "3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"text": "[1, 2]", "numbers": "[1, 2]", "table": '{"a": 1}'}, """'[1, 2]' [1, 2] {'a': 1}"""),
+        ({"text": "null", "numbers": "null", "table": "null"}, "'null' None None"),
+        ({"numbers": '["a"]'}, 'Error: typed: argument "numbers": Input should be a valid integer, unable to parse'),
+        ({"numbers": "1, 2"}, 'Error: typed: argument "numbers": Input should be a valid list'),
+        ({"numbers": "[" * 100_000}, 'Error: typed: argument "numbers": Input should be a valid list'),
+    ],
+)
+def test_text_stays_text_where_text_is_wanted_and_is_json_where_it_is_not(arguments: dict[str, str], told: str):
+    assert answer(call("typed", **arguments)).text.startswith(told)
 
 
 def test_a_tool_that_takes_too_long_has_failed_in_time():
@@ -103,6 +133,20 @@ def test_slow_tools_hold_nobody_up_and_run_on_as_many_threads_as_there_may_be():
     began = time.monotonic()
     answers([call("sleep", seconds=0.1)] * 4, runner(num_threads=1))
     assert time.monotonic() - began >= 0.4
+
+
+def test_a_call_that_gets_no_thread_has_failed_and_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch):
+    begin, refused = threading.Thread.start, iter([True])
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith("tool ") and next(refused, False):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    first, second = answers([call("add", a=1, b=2)] * 2, runner(num_threads=1, timeout_seconds=5))
+    assert (first.record.failure, first.text) == (CallFailure.RAISED, "Error: RuntimeError: can't start new thread")
+    assert (second.record.failure, second.text) == (None, "3")
 
 
 def test_a_long_result_is_cut_and_says_so():

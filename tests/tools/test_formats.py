@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -42,7 +43,8 @@ def calls_of(turn: ReadTurn) -> list[tuple[str, Any]]:
             "",
             [ADD, ("say", {})],
         ),
-        (tagged.read, XML, "", [("add", {"a": "1", "b": [2]})]),
+        (tagged.read, XML, "", [("add", {"a": "1", "b": "[2]"})]),
+        (tagged.read, XML.replace("\n[2]\n", "\n\n [2]"), "", [("add", {"a": "1", "b": "\n [2]"})]),
         (llama.read, '{"name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
         (llama.read, '<|python_tag|>{"type": "function", "name": "add", "parameters": {"a": 1, "b": 2}}', "", [ADD]),
         (
@@ -113,3 +115,53 @@ def test_calls_that_are_only_thought_of_are_not_made():
     turn = tagged.read(f"<think>maybe {call}</think>\n\n{call}")
     assert calls_of(turn) == [ADD]
     assert turn.content == f"<think>maybe {call}</think>"
+
+
+QUOTING = {"text": "<think> and </think>"}
+QUOTED = [
+    (tagged.read, '<tool_call>{"name": "say", "arguments": {"text": "<think> and </think>"}}</tool_call>'),
+    (tagged.read, "<tool_call><function=say><parameter=text><think> and </think></parameter></function></tool_call>"),
+    (llama.read, '{"name": "say", "parameters": {"text": "<think> and </think>"}}'),
+    (deepseek.read, DEEPSEEK.replace("add", "say").replace('{"a": 1, "b": 2}', '{"text": "<think> and </think>"}')),
+    (gemma.read, "<start_function_call>call:say{text:<escape><think> and </think><escape>}<end_function_call>"),
+]
+
+
+@pytest.mark.parametrize(("read", "call"), QUOTED)
+def test_the_marks_of_a_thought_in_an_argument_are_the_arguments(read: CallFormat, call: str):
+    assert calls_of(read(call)) == [("say", QUOTING)]
+    assert calls_of(read(f"<think>I say it.</think>{call}")) == [("say", QUOTING)]
+    assert calls_of(read(f"I say it.</think>{call}", thinking=True)) == [("say", QUOTING)]
+
+
+@pytest.mark.parametrize(("read", "call"), QUOTED)
+def test_a_thought_that_the_prompt_opened_makes_no_call(read: CallFormat, call: str):
+    for text in (call, f"maybe {call}", f"maybe {call} or not"):
+        assert read(text, thinking=True) == ReadTurn(content=text, calls=[])
+
+
+def test_calls_between_two_thoughts_are_made_and_all_stays_in_its_order():
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    turn = tagged.read(f"<think>a</think>So: {call}<think>b {call}</think> and {call}<think>c {call}")
+    assert calls_of(turn) == [ADD, ADD]
+    assert turn.content == f"<think>a</think>So: <think>b {call}</think> and <think>c {call}"
+
+
+def test_a_thought_may_name_the_marks_of_a_call():
+    call = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
+    turn = tagged.read(f"I write <tool_call> and the JSON.</think>{call}", thinking=True)
+    assert calls_of(turn) == [ADD]
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (tagged.read, f"<tool_call><function=add>{'<parameter=a>x' * 8000}</function></tool_call>"),
+        (tagged.read, f"<tool_call><function=add>{'<parameter=' * 8000}</function></tool_call>"),
+        (deepseek.read, DEEPSEEK.replace('\n{"a": 1, "b": 2}\n```', "\n" * 20_000)),
+    ],
+)
+def test_a_long_turn_that_opens_and_never_closes_is_read_at_once(read: CallFormat, text: str):
+    began = time.process_time()
+    assert len(read(text).calls) == 1
+    assert time.process_time() - began < 1

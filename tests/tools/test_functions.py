@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,7 +13,11 @@ from agrpo.errors import ConfigError, ToolError
 from agrpo.runs.checks import check
 from agrpo.tools import check_tools, load_tools
 from agrpo.tools.functions import tool_at
+from tests.stages.playing import tokenizer_with
 from tests.stages.walk import settings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 HERE = "tests.tools.functions"
 
@@ -69,11 +75,44 @@ def test_all_unfit_tools_are_told_of_before_anything_starts(tiny_model: Path, tm
 
 
 @pytest.mark.parametrize(
+    ("template", "call_format", "told"),
+    [
+        ("{{ tools | tojson if tools else '' }}", None, "shows none of the ways to write a call that agrpo reads"),
+        ("{{ tools | tojson if tools else '' }}", "tagged", None),
+        ("{{ raise_exception('no tools') if tools else '' }}", None, "take a model whose template can be given tools"),
+        ("", None, None),
+    ],
+)
+def test_a_model_that_cannot_call_the_tools_is_told_of_before_anything_starts(
+    tiny_model: Path,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    *,
+    template: str,
+    call_format: str | None,
+    told: str | None,
+):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    says = "{%- for m in messages -%}{{ m.role + ': ' + m.content + '<|end|>' }}{%- endfor -%}"
+    tokenizer_with(tiny_tokenizer, model, template + says)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": [{"role": "user", "content": "1+1 ="}]}')
+    tools = {"functions": [f"{HERE}:add"]} | ({} if call_format is None else {"call_format": call_format})
+    problems = check(RunConfig.build(resolve(values=settings(model, prompts, tmp_path, tools=tools))))
+    assert len(problems) == (told is not None)
+    assert not told or (problems[0].startswith("tools.functions: ") and told in problems[0])
+
+
+@pytest.mark.parametrize(
     ("tools", "told"),
     [
         ({"functions": ["a.b:add", "c.d:add"]}, 'tools.functions: two functions are called "add"'),
         ({"functions": ["add"]}, "tools.functions.0 = 'add': string should match pattern"),
         ({"timeout_seconds": 3.0}, "tools.timeout_seconds: says how functions are called, and there is none"),
+        ({"max_calls_per_turn": 3}, "tools.max_calls_per_turn: says how functions are called, and there is none"),
+        ({"functions": ["a:b"], "max_calls_per_turn": 0}, "tools.max_calls_per_turn = 0: "),
         ({"functions": ["a:b"], "max_tool_calling_iterations": 0}, "tools.max_tool_calling_iterations = 0: "),
         ({"functions": ["a:b"], "timeout_seconds": 60.0}, "tools.timeout_seconds = 60: a call may take as long"),
         ({"functions": ["a:b"], "max_iterations": 3}, "tools.max_iterations: unknown setting"),

@@ -6,11 +6,13 @@ A reader never raises: a call that it cannot read is a call with a `problem`, wh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 
 OPENED, CLOSED = "<think>", "</think>"
+"""Of a thought."""
 LONGEST_EXCERPT = 200
 
 
@@ -36,16 +38,47 @@ class ReadTurn:
     """What the model thought, where its tokenizer tells it apart; else it is part of the content."""
 
 
-CallFormat = Callable[[str], ReadTurn]
+class CallFormat(Protocol):
+    """How a family's turns are read. `thinking`: the prompt opened a thought, in which the turn begins."""
+
+    def __call__(self, text: str, /, *, thinking: bool = False) -> ReadTurn: ...
 
 
-def after_thinking(text: str) -> tuple[str, str]:
-    """What the model thought, markers included, and what it said. Calls that are only thought of are not made."""
-    if CLOSED in text:
-        thought, marker, said = text.rpartition(CLOSED)
-        return thought + marker, said
-    said, marker, thought = text.partition(OPENED)
-    return (marker + thought, said) if marker else ("", text)
+def marks_beside(call: str) -> re.Pattern[str]:
+    """Finds where thoughts open and close. `call`: expression for a whole call; marks in its arguments are none."""
+    return re.compile(f"{call}|{OPENED}|{CLOSED}", re.DOTALL)
+
+
+def read_said(text: str, marks: re.Pattern[str], read: Callable[[str], ReadTurn], *, thinking: bool) -> ReadTurn:
+    """A turn whose calls are those of what it said: calls that it only thought of are not made.
+
+    `read`: of a piece that was said. Raises nothing.
+    """
+    turns = [
+        ReadTurn(content=piece, calls=[]) if thought else read(piece)
+        for piece, thought in _pieces(text, marks, thinking=thinking)
+    ]
+    calls = [call for turn in turns for call in turn.calls]
+    return ReadTurn(content="".join(turn.content for turn in turns).strip() if calls else text, calls=calls)
+
+
+def _pieces(text: str, marks: re.Pattern[str], *, thinking: bool) -> Iterator[tuple[str, bool]]:
+    """What was thought, marks included, and what was said, in turns: the text, and whether it is a thought.
+
+    A thought that closes and has never opened began with the turn.
+    """
+    begin, might_think = 0, True
+    for found in marks.finditer(text):
+        if found[0] == OPENED and not thinking:
+            yield text[begin : found.start()], False
+            begin, thinking = found.start(), True
+        elif found[0] == CLOSED and (thinking or might_think):
+            yield text[begin : found.end()], True
+            begin, thinking = found.end(), False
+        else:
+            continue
+        might_think = False
+    yield text[begin:], thinking
 
 
 def called(value: Any, written: str) -> RequestedCall:
@@ -97,4 +130,13 @@ def _finite(text: str) -> float:
     return value
 
 
-__all__ = ["CallFormat", "ReadTurn", "RequestedCall", "after_thinking", "called", "read_json", "unreadable"]
+__all__ = [
+    "CallFormat",
+    "ReadTurn",
+    "RequestedCall",
+    "called",
+    "marks_beside",
+    "read_json",
+    "read_said",
+    "unreadable",
+]

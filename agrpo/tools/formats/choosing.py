@@ -36,7 +36,7 @@ def format_of(tokenizer: Any, asked: str | None, *, prefix: str, schemas: list[d
     if asked is not None:
         return FORMATS[asked]
     if getattr(tokenizer, "response_template", None) is not None:
-        return lambda text: _declared(tokenizer, text, prefix, schemas)
+        return lambda text, /, *, thinking=False: _declared(tokenizer, text, prefix, schemas)
     for marker, name in _MARKERS.items():
         if marker in tokenizer.chat_template:
             return FORMATS[name]

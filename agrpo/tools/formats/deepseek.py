@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import re
 
-from agrpo.tools.formats import ReadTurn, RequestedCall, after_thinking, called, read_json, unreadable
+from agrpo.tools.formats import ReadTurn, RequestedCall, called, marks_beside, read_json, read_said, unreadable
 
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL_BEGIN, CALL_END, BETWEEN = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 
 _CALL = re.compile(rf"{CALL_BEGIN}(.*?)({CALL_END}|(?={CALL_BEGIN})|\Z)", re.DOTALL)
-_FENCED = re.compile(r"function" + BETWEEN + r"([^\n]*)\n```(?:json)?\s*\n?(.*?)\n?```\s*", re.DOTALL)
+_MARKS = marks_beside(rf"{CALL_BEGIN}(?:(?!{CALL_BEGIN}).)*?{CALL_END}")
+_FENCED = re.compile(r"function" + BETWEEN + r"([^\n]*)\n```(?:json)?(.*?)```\s*", re.DOTALL)
 _PLAIN = re.compile(r"(.*?)" + BETWEEN + r"(.*)", re.DOTALL)
 
 
-def read(text: str) -> ReadTurn:
+def read(text: str, /, *, thinking: bool = False) -> ReadTurn:
     """The turn's text and calls."""
-    thought, said = after_thinking(text)
-    content, marker, written = said.partition(BEGIN)
-    if not marker:
-        return ReadTurn(content=text, calls=[])
+    return read_said(text, _MARKS, _said, thinking=thinking)
+
+
+def _said(text: str) -> ReadTurn:
+    content, marker, written = text.partition(BEGIN)
     calls = [_call(found[1], closed=bool(found[2])) for found in _CALL.finditer(written)]
-    return ReadTurn(
-        content=(thought + content).strip(),
-        calls=calls or [unreadable(written, f"it does not begin with {CALL_BEGIN}")],
-    )
+    if marker and not calls:
+        calls = [unreadable(written, f"it does not begin with {CALL_BEGIN}")]
+    return ReadTurn(content=content, calls=calls)
 
 
 def _call(written: str, *, closed: bool) -> RequestedCall:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import re
 
-from agrpo.tools.formats import ReadTurn, RequestedCall, called, read_json, unreadable
+from agrpo.tools.formats import ReadTurn, RequestedCall, called, marks_beside, read_json, read_said, unreadable
 
 OPENED, CLOSED = "<start_function_call>", "<end_function_call>"
 
 _CALL = re.compile(rf"{OPENED}(.*?)({CLOSED}|(?={OPENED})|\Z)", re.DOTALL)
+_MARKS = marks_beside(rf"{OPENED}(?:(?!{OPENED}).)*?{CLOSED}")
 _NAMED = re.compile(r"\s*call:\s*([\w.-]+)\s*(\{.*\})\s*", re.DOTALL)
 _PIECE = re.compile(r"<escape>(.*?)<escape>|([{,]\s*)([A-Za-z_]\w*)\s*:", re.DOTALL)
 
 
-def read(text: str) -> ReadTurn:
+def read(text: str, /, *, thinking: bool = False) -> ReadTurn:
     """The turn's text and calls."""
+    return read_said(text, _MARKS, _said, thinking=thinking)
+
+
+def _said(text: str) -> ReadTurn:
     calls = [_call(found[1], closed=bool(found[2])) for found in _CALL.finditer(text)]
-    return ReadTurn(content=_CALL.sub("", text).strip() if calls else text, calls=calls)
+    return ReadTurn(content=_CALL.sub("", text), calls=calls)
 
 
 def _call(written: str, *, closed: bool) -> RequestedCall:

@@ -6,22 +6,28 @@ import json
 import re
 from typing import Any
 
-from agrpo.tools.formats import ReadTurn, RequestedCall, called, read_json, unreadable
+from agrpo.tools.formats import CLOSED, ReadTurn, RequestedCall, called, marks_beside, read_json, read_said, unreadable
 
 PYTHON_TAG = "<|python_tag|>"
 
-_BEGINS = re.compile(r'\{\s*"(name|type|parameters|function)"\s*:')
+_BEGIN = r'\{\s*"(?:name|type|parameters|function)"\s*:'
+_BEGINS = re.compile(_BEGIN)
+_MARKS = marks_beside(rf"(?:(?:\A|(?<={CLOSED}))\s*{_BEGIN}|{re.escape(PYTHON_TAG)}).*")
 _BETWEEN = re.compile(r"\s*;?\s*")
 
 
-def read(text: str) -> ReadTurn:
+def read(text: str, /, *, thinking: bool = False) -> ReadTurn:
     """The turn's text and calls."""
+    return read_said(text, _MARKS, _said, thinking=thinking)
+
+
+def _said(text: str) -> ReadTurn:
     said, tag, tagged = text.partition(PYTHON_TAG)
     written = tagged.strip() if tag else text.strip()
-    if not _BEGINS.match(written):
-        problem = unreadable(written, "expected a JSON object with a name and parameters") if tag else None
-        return ReadTurn(content=said.strip() if problem else text, calls=[problem] if problem else [])
-    return ReadTurn(content=said.strip() if tag else "", calls=list(_calls(written)))
+    if _BEGINS.match(written):
+        return ReadTurn(content=said if tag else "", calls=list(_calls(written)))
+    problem = unreadable(written, "expected a JSON object with a name and parameters") if tag else None
+    return ReadTurn(content=said if tag else text, calls=[problem] if problem else [])
 
 
 def _calls(written: str) -> list[RequestedCall]:
