@@ -86,15 +86,19 @@ def _check_targets(config: RunConfig) -> list[str]:
 
 def _check_talk(config: RunConfig) -> list[str]:
     """What keeps a model that is here from being told of its tools, or its calls from being read."""
-    if not config.tools.functions or not os.path.isdir(config.model.path):
+    if not os.path.isdir(config.model.path):
         return []
+    kinds, _ = found_environments(config.environments)
     from agrpo.stages.rendering import Renderer
     from agrpo.stages.tool_talk import ToolTalk
 
     try:
-        ToolTalk(Renderer(config.model), load_tools(config.tools), config.tools.call_format)
+        functions = load_tools(config.tools)
+        for tools in [{**functions, **kind.tools} for kind in kinds.values()] or [functions]:
+            if tools:
+                ToolTalk(Renderer(config.model), tools, config.tools.call_format)
     except AgrpoError as error:
-        return [f"tools.functions: {error}"]
+        return [f"tools: {error}"]
     return []
 
 

@@ -102,7 +102,7 @@ def test_a_model_that_cannot_call_the_tools_is_told_of_before_anything_starts(
     tools = {"functions": [f"{HERE}:add"]} | ({} if call_format is None else {"call_format": call_format})
     problems = check(RunConfig.build(resolve(values=settings(model, prompts, tmp_path, tools=tools))))
     assert len(problems) == (told is not None)
-    assert not told or (problems[0].startswith("tools.functions: ") and told in problems[0])
+    assert not told or (problems[0].startswith("tools: ") and told in problems[0])
 
 
 @pytest.mark.parametrize(
