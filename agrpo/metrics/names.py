@@ -136,7 +136,7 @@ MEASURES: tuple[Measure, ...] = (
         "frac_zero_std_groups",
         "share",
         "A-295",
-        "consumed groups whose prompt was not refused",
+        "consumed groups whose prompt was asked",
         "Equal rewards, or fewer than two scores.",
     ),
     _measure(

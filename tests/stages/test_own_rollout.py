@@ -49,7 +49,7 @@ class Played:
             **tables.pop("engine", {}),
         }
         tools = {**TOOLS, **tables.pop("tools", {})}
-        tree = settings(model, model, model, rollout_loop=section, tools=tools, engine=engine, **CLIP, **tables)
+        tree = settings(model, model, model, rollout_loop=section, tools=tools, engine=engine, **{**CLIP, **tables})
         tree["prompts"] = {"name": "reasoning_gym", "dataset": "chain_sum"}
         self.config = RunConfig.build(resolve(values=tree))
         self.renderer = Renderer(self.config.model)
@@ -117,6 +117,11 @@ def test_what_cannot_be_trained_is_refused_with_its_rollout(tiny_model: Path, sl
     played = Played(tiny_model, "Careless", script("9"), loop_settings={"slip": slip})
     with pytest.raises(HookError, match=rf"loops:Careless: generate_one, rollout \d of ticket 7 \(row 5\),? .*{told}"):
         played.rollouts()
+
+
+def test_a_turn_without_the_likely_tokens_that_the_loss_reads_is_refused(tiny_model: Path):
+    with pytest.raises(HookError, match="a turn to train without output_sampler_logprobs, which the run's loss reads"):
+        Played(tiny_model, "Twice", script("9", "9"), loss={"name": "score_centering"}).rollouts()
 
 
 def test_what_the_engine_does_not_answer_is_a_rollout_that_failed(tiny_model: Path):
