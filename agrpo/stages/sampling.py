@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from agrpo.engines import Engine
 from agrpo.errors import AgrpoError, EngineError, EngineLost, EnvironmentFault, PromptRefused, StaleInFlight
@@ -14,7 +16,7 @@ from agrpo.stages.rendering import Renderer
 from agrpo.stages.slots import Slot
 
 
-class _Unanswered(Exception):
+class Unanswered(Exception):
     """A request that the engine gave no answer to."""
 
     def __init__(self, why: StopReason, error: str) -> None:
@@ -104,29 +106,37 @@ def _end_refused(talk: Conversation, error: PromptRefused) -> None:
 
 
 async def _sample_in_slot(engine: Engine, talk: Conversation, slot: Slot) -> None:
-    """One rollout, from its first turn to its last."""
     async with slot:
-        await talk.begin()
-        while not talk.is_over:
-            await _take_turn(engine, talk)
-            if not talk.is_over:
-                await talk.answer_calls()
-        await talk.end()
+        await converse(talk, partial(ask, engine))
 
 
-async def _take_turn(engine: Engine, talk: Conversation) -> None:
+async def converse(talk: Conversation, ask_turn: Callable[[CompletionRequest], Awaitable[TurnRecord]]) -> Rollout:
+    """One rollout, from its first turn to its last, its environment's reward included."""
+    await talk.begin()
+    while not talk.is_over:
+        await _take_turn(talk, ask_turn)
+        if not talk.is_over:
+            await talk.answer_calls()
+    await talk.end()
+    return talk.rollout()
+
+
+async def _take_turn(talk: Conversation, ask_turn: Callable[[CompletionRequest], Awaitable[TurnRecord]]) -> None:
     try:
-        talk.take(await _ask(engine, talk.request()))
+        talk.take(await ask_turn(talk.request()))
     except PromptRefused as error:
         if _are_alike([talk]):
             raise
         _end_refused(talk, error)
-    except _Unanswered as error:
+    except Unanswered as error:
         talk.fail(error.why, str(error))
 
 
-async def _ask(engine: Engine, request: CompletionRequest) -> TurnRecord:
-    """One turn; a request without an answer is asked twice, by the engine itself where that keeps deadlines."""
+async def ask(engine: Engine, request: CompletionRequest) -> TurnRecord:
+    """One turn; a request without an answer is asked twice, by the engine itself where that keeps deadlines.
+
+    Raises `Unanswered`, `PromptRefused` or `EngineLost`.
+    """
     limit = request.sampling.request_timeout_seconds
     for _ in range(1 if engine.keeps_deadlines else 2):
         try:
@@ -138,9 +148,9 @@ async def _ask(engine: Engine, request: CompletionRequest) -> TurnRecord:
             raise
         except EngineError as error:
             why = StopReason.STALE_IN_FLIGHT if isinstance(error, StaleInFlight) else StopReason.ENGINE_ERROR
-            raise _Unanswered(why, str(error)) from None
+            raise Unanswered(why, str(error)) from None
         if len(turns) != 1:
             reason = f"asked for one completion, the engine returned {len(turns)}"
-            raise _Unanswered(StopReason.ENGINE_ERROR, reason)
+            raise Unanswered(StopReason.ENGINE_ERROR, reason)
         return turns[0]
-    raise _Unanswered(StopReason.TIMEOUT, f"no answer twice within {limit:g} s (engine.request_timeout_seconds)")
+    raise Unanswered(StopReason.TIMEOUT, f"no answer twice within {limit:g} s (engine.request_timeout_seconds)")
