@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, TypeVar, cast, dataclass_transform
 
 import pydantic
 import pydantic.dataclasses
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
 def _entry_points(paths: tuple[str, ...]) -> EntryPoints:
     """What is installed on these paths, which are those of this process. Finding out reads a file of every package."""
     del paths
-    return entry_points().select()
+    return cast("EntryPoints", entry_points())  # Python 3.11 calls it otherwise, and it can do the same
 
 
 def knobs_of(cls: type[Any]) -> list[str]:
