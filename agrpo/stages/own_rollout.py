@@ -55,6 +55,7 @@ class OwnRollout:
         self._begin = begin
         self._began = time.monotonic()
         self._asked: list[TurnRecord] = []
+        self._has_conversed = False
         self.num_turns = 0
         """Requests that were begun."""
 
@@ -69,6 +70,7 @@ class OwnRollout:
         return turn
 
     async def converse(self, ask_turn: AskTurn) -> Rollout:
+        self._has_conversed = True
         return await converse(self._begin(), lambda request: ask_turn(request.prompt_ids))
 
     def _token_ids(self, given: Any) -> list[int]:
@@ -104,6 +106,11 @@ class OwnRollout:
         """What `generate_one` gave, with its place in the group. Raises `HookError` for what cannot be trained."""
         if not isinstance(rollout, Rollout):
             raise self._wrong(f"gave {type(rollout).__name__}; expected agrpo.Rollout")
+        if self._config.environments.are_given and not self._has_conversed:
+            raise self._wrong(
+                "left its environment out; the run's [environments] are begun, shown and paid by agrpo's own generate_one: call "
+                "super().generate_one, or leave the table out"
+            )
         if rollout.failed:
             return self.failed(rollout.stop_reason, rollout.error or "given up by generate_one")
         self._check_turns(rollout)

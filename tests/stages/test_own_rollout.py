@@ -41,6 +41,7 @@ class Played:
     """Rollouts of a loop of the tests, of ticket 7, over an engine that says what a script does."""
 
     def __init__(self, model: Path, loop: str | None, line: Callable[[int, int], Line], **tables: Any) -> None:
+        self.prompt = replace(PROMPT, facts=tables.pop("facts", {}))
         path = loop if loop is None or ":" in loop else f"tests.stages.loops:{loop}"
         section = {"path": path, "settings": tables.pop("loop_settings", {})}
         engine = {
@@ -61,7 +62,7 @@ class Played:
 
     async def _sample(self) -> list[Rollout]:
         slots = Slots(8).queue(self.config.sampling.num_generations)
-        return await self.hooks.sample(PROMPT, SEED[1], 3, slots)
+        return await self.hooks.sample(self.prompt, SEED[1], 3, slots)
 
 
 def scripted(index: int, turn: int) -> Line:
@@ -117,6 +118,21 @@ def test_what_cannot_be_trained_is_refused_with_its_rollout(tiny_model: Path, sl
     played = Played(tiny_model, "Careless", script("9"), loop_settings={"slip": slip})
     with pytest.raises(HookError, match=rf"loops:Careless: generate_one, rollout \d of ticket 7 \(row 5\),? .*{told}"):
         played.rollouts()
+
+
+@pytest.mark.parametrize("loop", ["Twice", "Passing"])
+def test_an_environment_is_never_left_out(tiny_model: Path, loop: str):
+    def line(index: int, turn: int) -> Line:
+        return call_of("guess", value=index) if turn == 0 else "9"
+
+    world = {"factory": "tests.environments.worlds:Game"}
+    played = Played(tiny_model, loop, line, environments=world, facts={"target": 1})
+    if loop == "Twice":
+        with pytest.raises(HookError, match=r"left its environment out; .* call super\(\).generate_one"):
+            played.rollouts()
+    else:
+        stays = [rollout.stay for rollout in played.rollouts()]
+        assert [stay and (stay.environment, stay.reward) for stay in stays] == [("Game", 0.0), ("Game", 1.0)]
 
 
 def test_a_turn_without_the_likely_tokens_that_the_loss_reads_is_refused(tiny_model: Path):
