@@ -23,6 +23,7 @@ from agrpo.records.nested import (
     STAY,
     TOOL_CALL,
     TURN,
+    null_throughout,
     stay_of,
     stay_to_arrow,
     tool_calls_of,
@@ -290,7 +291,8 @@ def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict
         ARROW_KEY: UNSEALED,
     }
     schema = schema.with_metadata(metadata)
-    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    plain = pa.RecordBatch.from_pylist(rows, schema=schema)
+    batch = pa.RecordBatch.from_arrays([null_throughout(column) for column in plain.columns], schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(batch)

@@ -108,6 +108,15 @@ def stay_to_arrow(stay: Stay | None) -> dict[str, Any] | None:
     return None if stay is None else asdict(stay)
 
 
+def null_throughout(column: pa.Array) -> pa.Array:
+    """The column with null fields where a struct of it is null: so it comes out of Parquet, and so a slot can be archived."""
+    if not pa.types.is_struct(column.type) or not column.null_count:
+        return column
+    rows, fields = column.to_pylist(), list(column.type)
+    values = [pa.array([None if row is None else row[field.name] for row in rows], field.type) for field in fields]
+    return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array([row is None for row in rows]))
+
+
 def tool_calls_of(row: dict[str, Any]) -> list[ToolCall]:
     """None of a record that is older than they are."""
     return [_tool_call(call) for call in row["tool_calls"] or []]

@@ -66,6 +66,8 @@ def test_everything_a_run_writes_is_recorded_once(run_url):
         "groups": 4,
         "ingest": 23,
         "plans": 2,
+        "reward_extras": 0,
+        "reward_metrics": 0,
         "rewards": 8,
         "rewinds": 0,
         "rollouts": 8,
