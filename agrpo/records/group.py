@@ -51,6 +51,7 @@ class RolloutGroup:
     rewards: np.ndarray | None = None
     """Summed rewards, NaN where no source scored; set before advantages are computed."""
     env_rewards: list[tuple[type, float] | None] = field(default_factory=list)
+    """Class and reward of each rollout's environment, None where it gave none; set before advantages are computed."""
 
     @property
     def group_id(self) -> int:

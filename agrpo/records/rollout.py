@@ -138,7 +138,7 @@ class Rollout:
     duration_seconds: float = 0.0
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
     prompt: list[Message] | None = None
-    """What it was asked, where its environment had a say in that. None: the group's prompt."""
+    """What it was asked, where its environment or a hook had a say in that. None: the group's prompt."""
     stay: Stay | None = None
     """None: it had no environment."""
 

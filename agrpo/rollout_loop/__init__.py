@@ -56,10 +56,10 @@ class AsyncRolloutLoop:
         """One rollout of the prompt, `engine.num_generations` of them side by side. `group_id` is the group's ticket.
 
         Default: turns of the model and calls of its `tools` by turns, until it calls none or `max_tool_calling_iterations`
-        is reached. One of yours lists every request that it made in `Rollout.turns`, in order, and may set
-        `Rollout.reward`, which is added to those of the run.
+        is reached. It may be given other messages than the row's, and no other tools. One of yours lists every request that
+        it made in `Rollout.turns`, in order, and may set `Rollout.reward`, which is added to those of the run.
         """
-        return await rollout_under_way("generate_one").converse(self.generate_one_turn)
+        return await rollout_under_way("generate_one").converse(self.generate_one_turn, prompt, tools)
 
     async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
         """One request to the engine, with the run's temperature, `top_p`, `top_k`, `min_p` and `max_completion_length`.

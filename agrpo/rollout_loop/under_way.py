@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agrpo.errors import HookError
 
 if TYPE_CHECKING:
+    from agrpo.records.prompt import Message
     from agrpo.records.rollout import Rollout, TurnRecord
 
 AskTurn = Callable[[list[int]], Awaitable["TurnRecord"]]
@@ -22,8 +23,8 @@ class UnderWay(Protocol):
         """The rollout's next turn, from the engine."""
         ...
 
-    async def converse(self, ask_turn: AskTurn) -> Rollout:
-        """The whole rollout as agrpo makes it, each turn from `ask_turn`."""
+    async def converse(self, ask_turn: AskTurn, prompt: list[Message], tools: Sequence[Callable[..., Any]]) -> Rollout:
+        """The whole rollout of these messages as agrpo makes it, each turn from `ask_turn`."""
         ...
 
 

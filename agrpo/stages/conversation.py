@@ -58,6 +58,8 @@ class Opening:
     pool: Pool | None = None
     """Of the environment in which they act."""
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    is_own: bool = False
+    """Whether a hook has put the messages in the place of the row's, for one rollout alone."""
     """Of the prompt's row, for `reset`."""
 
 
@@ -207,7 +209,7 @@ class Conversation:
             error=self._error,
             duration_seconds=time.monotonic() - self._began,
             tool_calls=self._calls,
-            prompt=self._messages if self.chose_its_prompt else None,
+            prompt=self._messages if self.chose_its_prompt or self._opening.is_own else None,
             stay=None if self._visit is None else self._visit.stay(),
         )
 

@@ -6,14 +6,15 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from agrpo.config import RunConfig
 from agrpo.engines import Engine
 from agrpo.errors import HookError, PromptRefused
-from agrpo.records.rollout import Rollout, StopReason, TurnRecord
+from agrpo.records.prompt import Message
+from agrpo.records.rollout import Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sample import sequences_of
 from agrpo.records.sampling import CompletionRequest
 from agrpo.records.seeds import derive_seed
@@ -45,17 +46,21 @@ class OwnRollout:
         engine: Engine,
         stop_ids: frozenset[int],
         place: Place,
-        begin: Callable[[], Conversation],
+        *,
+        begin: Callable[[list[Message]], Conversation],
+        tools: Sequence[Callable[..., Any]],
     ) -> None:
-        """`begin`: makes the conversation that agrpo's own `generate_one` has. Raises `PromptError`."""
+        """`begin`: makes the conversation that agrpo's own `generate_one` has for messages. Raises `PromptError`."""
         self._config = config
         self._engine = engine
         self._stop_ids = stop_ids
         self._place = place
         self._begin = begin
+        self._tools = list(tools)
         self._began = time.monotonic()
         self._asked: list[TurnRecord] = []
-        self._has_conversed = False
+        self._held: Rollout | None = None
+        """What agrpo's own `generate_one` came to."""
         self.num_turns = 0
         """Requests that were begun."""
 
@@ -69,9 +74,14 @@ class OwnRollout:
         self._asked.append(turn)
         return turn
 
-    async def converse(self, ask_turn: AskTurn) -> Rollout:
-        self._has_conversed = True
-        return await converse(self._begin(), lambda request: ask_turn(request.prompt_ids))
+    async def converse(self, ask_turn: AskTurn, prompt: list[Message], tools: Sequence[Callable[..., Any]]) -> Rollout:
+        if list(tools) != self._tools:
+            raise self._wrong(
+                f"gave {len(tools)} tools to super().generate_one, which calls the {len(self._tools)} of the run and no others; "
+                "give it the list that it was given, and set [tools] functions"
+            )
+        self._held = await converse(self._begin(prompt), lambda request: ask_turn(request.prompt_ids))
+        return self._held
 
     def _token_ids(self, given: Any) -> list[int]:
         if not isinstance(given, list) or not all(type(token) is int for token in cast("list[Any]", given)):
@@ -100,19 +110,24 @@ class OwnRollout:
 
     def failed(self, why: StopReason, error: str) -> Rollout:
         """It came to nothing that can be judged."""
-        return self._told(Rollout(completion=[], completion_ids=[], turns=[], stop_reason=why, error=error))
+        return self._told(
+            self._in_place(Rollout(completion=[], completion_ids=[], turns=[], stop_reason=why, error=error))
+        )
 
     def checked(self, rollout: Any) -> Rollout:
         """What `generate_one` gave, with its place in the group. Raises `HookError` for what cannot be trained."""
         if not isinstance(rollout, Rollout):
             raise self._wrong(f"gave {type(rollout).__name__}; expected agrpo.Rollout")
-        if self._config.environments.are_given and not self._has_conversed:
+        self._check_kinds(rollout)
+        if self._config.environments.are_given and self._held is None:
             raise self._wrong(
                 "left its environment out; the run's [environments] are begun, shown and paid by agrpo's own generate_one: call "
                 "super().generate_one, or leave the table out"
             )
         if rollout.failed:
-            return self.failed(rollout.stop_reason, rollout.error or "given up by generate_one")
+            error = rollout.error or "given up by generate_one"
+            given_up = replace(rollout, completion=[], completion_ids=[], turns=[], reward=None, error=error)
+            return self._told(self._in_place(given_up))
         self._check_turns(rollout)
         if rollout.reward is not None and not math.isfinite(rollout.reward):
             raise self._wrong(f"set the reward {rollout.reward}; expected a finite number, or None for no opinion")
@@ -123,11 +138,31 @@ class OwnRollout:
         last = rollout.turns[-1].stop_reason
         turns = [self._with_version(turn) for turn in rollout.turns]
         ended = last if rollout.stop_reason is StopReason.STOP else rollout.stop_reason
-        return self._told(replace(rollout, turns=turns, stop_reason=ended))
+        return self._told(self._in_place(replace(rollout, turns=turns, stop_reason=ended)))
+
+    def _in_place(self, rollout: Rollout) -> Rollout:
+        """With the environment it was in and the prompt it had there, where it was made from what agrpo's own loop gave."""
+        held = self._held
+        if held is None:
+            return rollout
+        prompt = held.prompt if rollout.prompt is None else rollout.prompt
+        return replace(rollout, stay=rollout.stay or held.stay, prompt=prompt)
+
+    def _check_kinds(self, rollout: Rollout) -> None:
+        """What is written must be readable by all who come after."""
+        given: dict[str, tuple[bool, str]] = {
+            "completion": (_are_messages(rollout.completion), "a list of messages, each with a role and a content"),
+            "completion_ids": (_are_all(rollout.completion_ids, int), "a list of token ids"),
+            "turns": (_are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
+            "tool_calls": (_are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
+            "stop_reason": (isinstance(rollout.stop_reason, StopReason), "an agrpo.records.rollout.StopReason"),
+        }
+        for name, (fits, expected) in given.items():
+            if not fits:
+                raise self._wrong(f"gave {name} = {repr(getattr(rollout, name))[:80]}; expected {expected}")
 
     def _check_turns(self, rollout: Rollout) -> None:
-        turns: list[Any] = rollout.turns
-        if not turns or not all(isinstance(turn, TurnRecord) for turn in turns):
+        if not rollout.turns:
             raise self._wrong("gave no turns; list every TurnRecord that generate_one_turn gave in Rollout.turns")
         missing = Counter(map(_tokens, self._asked)) - Counter(map(_tokens, rollout.turns))
         if missing:
@@ -139,11 +174,30 @@ class OwnRollout:
             sequences_of(rollout)
         except ValueError as error:
             raise self._wrong(str(error)) from None
+        self._check_lists(rollout)
         if self._config.loss.num_top and any(map(_lacks_top, rollout.turns)):
             raise self._wrong(
                 "gave a turn to train without output_sampler_logprobs, which the run's loss reads; keep those of "
                 'generate_one_turn, or set loss.name = "clip"'
             )
+
+    def _check_lists(self, rollout: Rollout) -> None:
+        """Versions and candidates are of the output tokens, and the versions are those of this rollout."""
+        known = {self._place.version, *(version for turn in self._asked for version in turn.output_versions)}
+        for turn in rollout.turns:
+            for name, values in (
+                ("output_versions", turn.output_versions),
+                ("output_sampling_mask", turn.output_sampling_mask),
+            ):
+                if values and len(values) != len(turn.output_ids):
+                    raise self._wrong(
+                        f"gave a turn of {len(turn.output_ids)} output tokens and {len(values)} {name}; expected one for each"
+                    )
+            if not known.issuperset(turn.output_versions):
+                raise self._wrong(
+                    f"gave a turn sampled by the versions {sorted({*turn.output_versions} - known)}; this rollout's are "
+                    f"{sorted(known)}. Leave output_versions out of a turn that the engine has not sampled for it"
+                )
 
     def _with_version(self, turn: TurnRecord) -> TurnRecord:
         """A turn from elsewhere counts as sampled by the version that was served when its group began."""
@@ -159,6 +213,24 @@ class OwnRollout:
 
     def _wrong(self, what: str) -> HookError:
         return HookError(f"{self._config.rollout_loop.path}: generate_one, {self._place}, {what}")
+
+
+def _are_all(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in cast("list[Any]", values))
+
+
+def _are_messages(values: Any) -> bool:
+    return isinstance(values, list) and all(map(_is_message, cast("list[Any]", values)))
+
+
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    message = cast("dict[Any, Any]", value)
+    content: Any = message.get("content")
+    parts: list[Any] = cast("list[Any]", content) if isinstance(content, list) else []
+    fits = content is None or isinstance(content, str | list)
+    return isinstance(message.get("role"), str) and fits and all(isinstance(part, dict) for part in parts)
 
 
 def _tokens(turn: TurnRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -227,7 +227,8 @@ class Chooser:
         if self._filtered[epoch] == self._prompts_per_epoch:
             raise HookError(
                 f"{self._config.rollout_loop.path}: filter_prompt left out all {self._prompts_per_epoch} prompts of epoch {epoch}; "
-                "a run asks one at least in every epoch. Mend the hook, then `agrpo resume` this run"
+                "a run asks one at least in every epoch. Mend the hook, then `agrpo resume` this run with --from-step and its last "
+                "step: prompts that it left out are asked about again"
             )
 
     def _reason(self, scored: ScoredGroup, ordinal: int) -> DropReason | None:

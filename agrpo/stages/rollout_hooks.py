@@ -21,7 +21,7 @@ from agrpo.config import RunConfig
 from agrpo.engines import Engine
 from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused
 from agrpo.prompts import PromptOrder
-from agrpo.records.prompt import Prompt
+from agrpo.records.prompt import Message, Prompt
 from agrpo.records.rollout import Rollout, StopReason
 from agrpo.rollout_loop.finding import build_loop, overrides
 from agrpo.rollout_loop.under_way import UNDER_WAY
@@ -103,8 +103,12 @@ class RolloutHooks:
             return await sample_group(self._engine, self._renderer, opening, slots=slots)
         opening_once = cache(partial(self._surroundings.opening, prompt, ticket))
 
-        def begin(index: int) -> Conversation:
-            return Conversation(self._renderer, opening_once(), index)
+        def begin(index: int, messages: list[Message]) -> Conversation:
+            opening = opening_once()
+            asks_other = messages != prompt.messages
+            return Conversation(
+                self._renderer, self._surroundings.asking(opening, messages) if asks_other else opening, index
+            )
 
         tasks = [
             asyncio.ensure_future(
@@ -119,11 +123,15 @@ class RolloutHooks:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _in_slot(self, prompt: Prompt, place: Place, slot: Slot, begin: Callable[[int], Conversation]) -> Rollout:
+    async def _in_slot(
+        self, prompt: Prompt, place: Place, slot: Slot, begin: Callable[[int, list[Message]], Conversation]
+    ) -> Rollout:
         async with slot:
             stop_ids = self._renderer.stop_ids
-            own = OwnRollout(self._config, self._engine, stop_ids, place, partial(begin, place.index))
+            begin_own = partial(begin, place.index)
+            own = OwnRollout(self._config, self._engine, stop_ids, place, begin=begin_own, tools=self._tools)
             UNDER_WAY.set(own)  # of this task alone
             try:
                 messages = copy.deepcopy(prompt.messages)

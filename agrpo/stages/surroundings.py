@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from agrpo.config import RunConfig
 from agrpo.environments import ONLY, load_environments
 from agrpo.environments.pool import Pool
 from agrpo.errors import EnvironmentFault, PromptError
-from agrpo.records.prompt import Prompt
+from agrpo.records.prompt import Message, Prompt
 from agrpo.registry import nearest
 from agrpo.stages.conversation import Calling, Opening
 from agrpo.stages.rendering import Renderer
@@ -67,6 +69,13 @@ class Surroundings:
             seeds=seeds,
             calling=self._alone,
         )
+
+    def asking(self, opening: Opening, messages: list[Message]) -> Opening:
+        """The same with other messages, which a hook has put in the place of the row's. Raises `PromptError`."""
+        if opening.pool is not None:
+            return replace(opening, messages=messages, is_own=True)
+        talk = opening.calling.talk if opening.calling else self._renderer
+        return replace(opening, messages=messages, prompt_ids=talk.prompt(messages), is_own=True)
 
     def _calling(self, tools: dict[str, Tool]) -> Calling | None:
         """None: there is nothing to call."""

@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from agrpo import AsyncRolloutLoop, Rollout, RolloutGroup, TurnRecord
+from agrpo.records.rollout import StopReason
 
 CALLED: list[tuple[Any, ...]] = []
 """What was called, in order; tests empty it first."""
@@ -79,9 +80,41 @@ class Careless(AsyncRolloutLoop):
             "no_logprobs": lambda: replace(whole, turns=[replace(turn, output_log_probs=[])]),
             "short_mask": lambda: replace(whole, turns=[replace(turn, output_mask=[1])]),
             "no_json": lambda: replace(whole, completion=[{"role": "assistant", "content": {1, 2}}]),
+            "text": lambda: replace(whole, completion=cast("Any", "the answer")),
+            "texts": lambda: replace(whole, completion=cast("Any", ["the answer"])),
+            "number": lambda: replace(whole, completion=[{"role": "assistant", "content": 7}]),
+            "no_ids": lambda: replace(whole, completion_ids=cast("Any", None)),
+            "text_ids": lambda: replace(whole, completion_ids=cast("Any", "abc")),
+            "calls": lambda: replace(whole, tool_calls=cast("Any", [{"name": "add"}])),
+            "reason": lambda: replace(whole, stop_reason=cast("Any", "stop")),
+            "other_version": lambda: replace(whole, turns=[turn, replace(turn, output_versions=[99] * 2)]),
+            "few_versions": lambda: replace(whole, turns=[turn, replace(turn, output_versions=[3])]),
             "raises": lambda: {}["answer"],
         }
         return slips[self.settings.slip]()
+
+
+class Told(AsyncRolloutLoop):
+    """Puts a message in front of the prompt, and gives the tools that `settings.tools` says: all, or the first."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        prompt.insert(0, {"role": "system", "content": "Be short."})
+        return await super().generate_one(prompt, tools[: self.settings.tools], group_id)
+
+
+class MadeAnew(AsyncRolloutLoop):
+    """Gives a rollout of its own, of what agrpo's loop gave; in rollout 1 it is given up."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        given = await super().generate_one(prompt, tools, group_id)
+        why = StopReason.ENGINE_ERROR if given.index == 1 else StopReason.STOP
+        return Rollout(
+            completion=given.completion, completion_ids=given.completion_ids, turns=given.turns, stop_reason=why
+        )
 
 
 class GivesUp(AsyncRolloutLoop):
@@ -102,8 +135,10 @@ class EvenRowsThenAll(AsyncRolloutLoop):
 
 
 class NothingInEpochOne(AsyncRolloutLoop):
+    mended = False
+
     def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int) -> bool:
-        return epoch != 1
+        return epoch != 1 or self.mended
 
 
 class FilterRaises(AsyncRolloutLoop):

@@ -14,10 +14,12 @@ from agrpo.audit.verifying import verify
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.errors import ConfigError, DeadlineExceeded, HookError
+from agrpo.queue.history import done_steps
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import DropReason, Plan
+from agrpo.runs import go_back
 from agrpo.stages.recorder import record_once
 from agrpo.whatif.question import ask_advantage
 from tests.stages import loops
@@ -131,6 +133,17 @@ def test_a_filter_that_leaves_out_a_whole_epoch_stops_the_run(begin):
     folder = begin(**loop("NothingInEpochOne"), stop={"max_steps": 50})
     with pytest.raises(HookError, match="filter_prompt left out all 12 prompts of epoch 1; a run asks one at least"):
         walk(folder)
+
+
+def test_what_a_filter_left_out_is_asked_once_the_run_has_gone_back(begin, monkeypatch):
+    folder = begin(**loop("NothingInEpochOne"), stop={"max_steps": 8})
+    with pytest.raises(HookError, match="resume` this run with --from-step and its last step"):
+        walk(folder)
+    monkeypatch.setattr(loops.NothingInEpochOne, "mended", True)
+    go_back(folder, dones(folder)[-1].step)
+    walk(folder)
+    assert done_steps(folder)[-1].step == 8
+    assert verify(folder, deep=True).findings == []
 
 
 @pytest.mark.spec("A-219", "A-237")

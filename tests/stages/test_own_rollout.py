@@ -110,7 +110,16 @@ def test_turns_asked_at_once_are_of_their_own_rollout_and_numbered_as_they_are_b
         ("infinite_reward", "set the reward inf; expected a finite number"),
         ("no_logprobs", "a turn has 2 output tokens and 0 sampler log-probs"),
         ("short_mask", r"a turn has 2 output tokens and the output_mask \[1\]"),
-        ("no_json", "gave messages that JSON cannot hold"),
+        ("no_json", "gave completion = .* expected a list of messages, each with a role and a content"),
+        ("text", "gave completion = 'the answer'; expected a list of messages"),
+        ("texts", "gave completion = .*; expected a list of messages"),
+        ("number", "gave completion = .*; expected a list of messages"),
+        ("no_ids", "gave completion_ids = None; expected a list of token ids"),
+        ("text_ids", "gave completion_ids = 'abc'; expected a list of token ids"),
+        ("calls", "gave tool_calls = .*; expected a list of ToolCall"),
+        ("reason", "gave stop_reason = 'stop'; expected an agrpo.records.rollout.StopReason"),
+        ("other_version", r"gave a turn sampled by the versions \[99\]; this rollout's are \[3\]"),
+        ("few_versions", "gave a turn of 2 output tokens and 1 output_versions; expected one for each"),
         ("raises", "raised KeyError: 'answer'. Mend the hook, then `agrpo resume` this run"),
     ],
 )
@@ -133,6 +142,34 @@ def test_an_environment_is_never_left_out(tiny_model: Path, loop: str):
     else:
         stays = [rollout.stay for rollout in played.rollouts()]
         assert [stay and (stay.environment, stay.reward) for stay in stays] == [("Game", 0.0), ("Game", 1.0)]
+
+
+def test_what_a_hook_asks_in_place_of_the_row_is_asked_and_recorded(tiny_model: Path):
+    plain = Played(tiny_model, "Passing", scripted, loop_settings={"tools": 9}).rollouts()
+    for rollout, other in zip(
+        Played(tiny_model, "Told", scripted, loop_settings={"tools": 9}).rollouts(), plain, strict=True
+    ):
+        assert rollout.prompt == [{"role": "system", "content": "Be short."}, *QUESTION]
+        assert other.prompt is None
+        assert len(rollout.turns[0].prompt_ids) > len(other.turns[0].prompt_ids)
+        assert rollout.turns[1].prompt_ids[: len(rollout.turns[0].prompt_ids)] == rollout.turns[0].prompt_ids
+
+
+def test_other_tools_than_the_runs_are_refused(tiny_model: Path):
+    with pytest.raises(HookError, match=r"gave 1 tools to super\(\).generate_one, which calls the 2 of the run"):
+        Played(tiny_model, "Told", scripted, loop_settings={"tools": 1}).rollouts()
+
+
+def test_a_rollout_made_anew_keeps_what_its_environment_paid(tiny_model: Path):
+    def line(index: int, turn: int) -> Line:
+        return call_of("guess", value=1) if turn == 0 else "9"
+
+    world = {"factory": "tests.environments.worlds:Game"}
+    kept, given_up = Played(tiny_model, "MadeAnew", line, environments=world, facts={"target": 1}).rollouts()
+    assert kept.stay is not None and (kept.stay.environment, kept.stay.reward) == ("Game", 1.0)
+    assert kept.prompt is not None and "Guess a number" in str(kept.prompt[-1]["content"])
+    assert given_up.stay is not None and given_up.stay.environment == "Game"
+    assert (given_up.turns, given_up.stop_reason) == ([], StopReason.ENGINE_ERROR)
 
 
 def test_a_turn_without_the_likely_tokens_that_the_loss_reads_is_refused(tiny_model: Path):
