@@ -98,7 +98,9 @@ def test_an_answer_that_went_missing_is_asked_for_again_with_the_same_seed(
 @pytest.mark.usefixtures("short_pauses")
 def test_one_answer_that_went_missing_breaks_off_no_other_request(tiny_model: Path):
     async def body(engine: Engine) -> list[TurnRecord]:
-        return await engine.complete(requests_of(range(1, 9), stop_ids=(), max_completion_length=40))
+        return await engine.complete(
+            requests_of(range(1, 9), stop_ids=(), max_completion_length=40, request_timeout_seconds=30.0)
+        )
 
     with Server(tiny_model, Options(step_seconds=0.01)) as slow:
         slow.fault(Do.STATUS, seed=SEED, status=500, text="out of luck")
@@ -251,7 +253,7 @@ def test_a_probe_whose_answer_went_wrong_is_asked_again(server: Server, do: Do):
         server.fault(do, "/inference/v1/generate")
         return right + await engine.next_token_logprobs([7, 8], [5, 9])
 
-    right, again = drive([server], body)
+    right, again = drive([server], body, load_seconds=20.0)
     assert again == right
 
 

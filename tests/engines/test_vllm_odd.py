@@ -172,7 +172,7 @@ def test_a_probe_of_another_shape_is_asked_again(server: Server, change: Change)
         server.fault(Do.CHANGE, GENERATE, change=change)
         return right + await engine.next_token_logprobs([7, 8], [5, 9])
 
-    right, again = drive([server], body)
+    right, again = drive([server], body, load_seconds=20.0)
     assert again == right
 
 
