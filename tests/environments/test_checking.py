@@ -117,7 +117,11 @@ def test_an_environment_that_hangs_while_it_is_made_is_refused_in_time(monkeypat
     ("factories", "tables", "told"),
     [
         ({"game": "Game"}, {"tools": {"functions": [f"{HERE}:guess"]}}, '"guess" is also a method of Game'),
-        ({"quiet": "Quiet"}, {"rewards": []}, "rewards: missing; Quiet has no get_reward, and rollouts without a reward are"),
+        (
+            {"quiet": "Quiet"},
+            {"rewards": []},
+            "rewards: missing; Quiet has no get_reward, and rollouts without a reward are",
+        ),
         ({"game": "Game", "quiet": "Quiet"}, {"rewards": []}, "rewards: missing; Quiet has no get_reward"),
     ],
 )
