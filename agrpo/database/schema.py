@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from agrpo.database.comments import explain_columns
 
-VERSION = 14
+VERSION = 15
 """Raised with every change of the SQL files; a file of an older version is built again, not migrated."""
 
 LEDGER = "ingest"
