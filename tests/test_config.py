@@ -146,6 +146,24 @@ def test_a_decaying_schedule_with_an_unknown_end_is_refused():
     assert "decays to the last step" in problems(tree)[0]
 
 
+@pytest.mark.parametrize("choice", ["keep", "drop"])
+def test_steps_are_not_counted_where_a_rollout_loop_may_leave_prompts_out(choice: str):
+    def ending(**stop: int) -> dict[str, Any]:
+        return {**changed(step={"zero_variance": choice, "groups": 4}), "stop": stop}
+
+    loop = {"rollout_loop": {"path": "my_loop:MyLoop"}}
+    assert RunConfig.build(resolve(values=ending(epochs=2))).num_steps(10) == 5
+    config = RunConfig.build(resolve(values={**ending(epochs=2), **loop}))
+    assert config.num_steps(10) is None
+    assert RunConfig.build(resolve(values={**ending(max_steps=3), **loop})).num_steps(10) == 3
+    linear = {**loop, "optimizer": {"scheduler": "linear"}}
+    assert problems({**ending(epochs=2), **linear}) == [
+        'optimizer.scheduler: "linear" decays to the last step, whose number is unknown with rollout_loop.path, whose '
+        "filter_prompt may leave prompts out; set stop.max_steps, or a constant schedule (built in)"
+    ]
+    assert RunConfig.build(resolve(values={**ending(max_steps=3), **linear})).num_steps(10) == 3
+
+
 def test_layers_override_each_other_and_keep_their_origin(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text("[optimizer]\nlearning_rate = 1e-4\nwarmup_steps = 0\n")

@@ -113,10 +113,13 @@ class RunConfig:
         return self.step.zero_variance or ("keep" if self.lockstep else "refill")
 
     def num_steps(self, prompts_per_epoch: int | None) -> int | None:
-        """Optimizer steps of the whole run; None where they cannot be counted."""
+        """Optimizer steps of the whole run; None where they cannot be counted.
+
+        A rollout loop may leave prompts out, which take no place in a step, and its class is not imported here.
+        """
         if self.stop.max_steps is not None or self.stop.epochs is None:
             return self.stop.max_steps
-        if self.zero_variance == "refill" or prompts_per_epoch is None:
+        if self.zero_variance == "refill" or self.rollout_loop.path is not None or prompts_per_epoch is None:
             return None
         return -(-self.stop.epochs * prompts_per_epoch // self.step.groups)
 

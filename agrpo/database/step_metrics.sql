@@ -252,6 +252,7 @@ group_measures AS (
         weighted_mean_over(queued_requests, CASE WHEN num_polls > 0 THEN num_polls END) AS "rollout/vllm_queued_requests",
         once(sum(preemptions)) AS "rollout/vllm_preemption_count",
         once(sum(retries)) AS "rollout/vllm_retry_count",
+        once(count_if(refused)) AS "rollout/unasked_count",
         mean_over(score_queue_size) AS "rollout/score_queue_size",
         mean_over(score_seconds) AS "rollout/score_s",
         mean_over(score_wait_seconds) AS "rollout/score_wait_s",

@@ -64,10 +64,11 @@ def clashes(kinds: Mapping[str, Kind], functions: Collection[str], rewards: Sequ
         f'rewards: "{name}" is also the name of an environment, and their values could not be told apart; rename one'
         for name in sorted({*rewards} & classes.keys())
     ]
-    if kinds and not rewards and all(kind.reward_is_async is None for kind in kinds.values()):
-        named = ", ".join(sorted(classes))
+    unpaid = sorted({kind.class_name for kind in kinds.values() if kind.reward_is_async is None})
+    if unpaid and not rewards:
         problems.append(
-            f"rewards: missing; no environment brings one ({named} has no get_reward): write it, or add a [[rewards]] table"
+            f"rewards: missing; {', '.join(unpaid)} {'has' if len(unpaid) == 1 else 'have'} no get_reward, and rollouts without "
+            "a reward are never trained: write it, or add a [[rewards]] table"
         )
     return problems
 

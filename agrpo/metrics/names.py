@@ -192,7 +192,20 @@ MEASURES: tuple[Measure, ...] = (
         "rollout/drift_tokens_mean", "tokens", "A-314", _TRANSITIONS, "Kept, and rendered anew since it forked; else 0."
     ),
     _measure("rollout/drift_tokens_max", "tokens", "A-314", _TRANSITIONS, "The most."),
-    _measure("rollout/failed_count", "rollouts", "agrpo", "rollouts", "Without an answer: the engine gave none."),
+    _measure(
+        "rollout/failed_count",
+        "rollouts",
+        "agrpo",
+        "rollouts",
+        "Without an answer, of engine or environment: see `rollouts.stop_reason`.",
+    ),
+    _measure(
+        "rollout/unasked_count",
+        "groups",
+        "agrpo",
+        _GROUPS,
+        "Without rollouts: the prompt was left out by `filter_prompt`, or refused.",
+    ),
     _measure(
         "rollout/score_queue_size", "groups", "A-315", _GROUPS, "Others that waited for scores when it was taken."
     ),

@@ -9,9 +9,8 @@ from statistics import fmean
 
 from agrpo.metrics import StepFacts, mean
 from agrpo.metrics.names import added_up
-from agrpo.records.score import Mark, ScoredGroup
+from agrpo.records.score import NOT_ASKED, Mark, ScoredGroup
 
-_NOT_ASKED = {Mark.REFUSED_PROMPT, Mark.FILTERED}
 _NO_VARIANCE = {Mark.EQUAL_REWARDS, Mark.TOO_FEW_SCORES, Mark.FAILED}
 
 
@@ -22,7 +21,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
     with equal rewards or fewer than two scores; `reward_zero_std_groups`: mean over those groups of their mean reward.
     `reward_group_std`: sample standard deviation inside the group, over trained samples.
     """
-    groups = [group for group in facts.consumed if not group.marks & _NOT_ASKED]
+    groups = [group for group in facts.consumed if not group.marks & NOT_ASKED]
     totals = {group.ticket: _numbers(group.rewards) for group in groups}
     flat = {group.ticket for group in groups if group.marks & _NO_VARIANCE}
     return {

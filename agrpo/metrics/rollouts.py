@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from agrpo.metrics import StepFacts, mean, ratio
 from agrpo.records.pace import Pace
+from agrpo.records.score import NOT_ASKED
 
 
 def measure(facts: StepFacts) -> dict[str, float | None]:
@@ -34,6 +35,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "rollout/drift_tokens_mean": mean(drifts),
         "rollout/drift_tokens_max": max(drifts, default=None),
         "rollout/failed_count": sum(not prompted for group in groups for prompted in group.num_prompt_tokens),
+        "rollout/unasked_count": sum(bool(group.marks & NOT_ASKED) for group in groups),
         "rollout/queue_size": facts.plan.num_queued_samples,
         **_pace(facts),
         **_servers(facts),

@@ -155,7 +155,9 @@ def marks_of(rewards: list[float]) -> frozenset[Mark]:
     return frozenset({Mark.EQUAL_REWARDS}) if min(scored) == max(scored) else frozenset()
 
 
-_NEVER_FILLS = frozenset({Mark.REFUSED_PROMPT, Mark.FILTERED, Mark.OVERSIZE, Mark.FAILED})
+NOT_ASKED = frozenset({Mark.REFUSED_PROMPT, Mark.FILTERED})
+"""Marks of groups that have no rollouts, since their prompt was not asked."""
+_NEVER_FILLS = NOT_ASKED | {Mark.OVERSIZE, Mark.FAILED}
 
 
 def fills_step(marks: frozenset[Mark], zero_variance: str) -> bool:

@@ -18,6 +18,7 @@ from agrpo.records.progress import WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout
 from agrpo.stages.load_watch import LoadWatch
+from agrpo.stages.pay_watch import PayWatch
 from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.sampling import all_failed
 from agrpo.stages.slots import Slot
@@ -67,6 +68,7 @@ class GroupMaker:
         self._load = load
         self._events = events
         self._failed_in_a_row = 0
+        self._pay = PayWatch()
         self._ended_at: float | None = None
         """When a group ended last."""
 
@@ -119,6 +121,7 @@ class GroupMaker:
         if not self._folder.groups.publish(group.ticket, group_to_arrow(group)):
             logger.info("ticket %d was published by another worker first", group.ticket)
         self._tell_failures(group)
+        self._pay.count(group)
 
     async def _prove(self, versions: set[int]) -> None:
         """Wait until the probes of these versions have agreed; where one does not, this generator ends."""

@@ -156,10 +156,12 @@ def add_scores(
             extras=dict((extras or {}).get(name, {})),
             metrics=dict((metrics or {}).get(name, {})),
         )
-        for name, given in (values or {"correct": [1.0, 0.0]}).items()
+        for name, given in ({} if group.refusal else values or {"correct": [1.0, 0.0]}).items()
     ]
     rewards = total_rewards(scores, group.rollout_rewards)
-    failed = all(rollout.failed for rollout in group.rollouts)
+    marks = frozenset({Mark.FAILED}) if all(rollout.failed for rollout in group.rollouts) else marks_of(rewards)
+    if group.refusal is not None:
+        marks = frozenset({Mark.FILTERED if group.filtered else Mark.REFUSED_PROMPT})
     scored = ScoredGroup(
         ticket=ticket,
         prompt_id=group.prompt.id,
@@ -170,7 +172,7 @@ def add_scores(
         base=group.base,
         rewards=rewards,
         scores=scores,
-        marks=frozenset({Mark.FAILED}) if failed else marks_of(rewards),
+        marks=marks,
         num_prompt_tokens=[3 if rollout.turns else 0 for rollout in group.rollouts],
         num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
         num_forwarded_tokens=[sum(len(own.tokens) for own in sequences_of(rollout)) for rollout in group.rollouts],

@@ -244,14 +244,20 @@ def test_weighted_rewards_and_cut_completions_are_measured_as_trained(folder):
 
 def test_every_measure_that_was_logged_is_what_the_rows_say(folder):
     six_groups(folder)
+    for ticket, filtered in ((8, True), (9, False)):
+        add_group(folder, ticket, [], refusal="not asked", filtered=filtered)
+        add_scores(folder, ticket)
     for ticket in (6, 7):
         add_group(folder, ticket, version=5)
         add_scores(folder, ticket, {"correct": [1.0, None]} if ticket == 7 else {"correct": [0.25, 0.5]})
     first = 3 * (6 + 5)
-    add_done(folder, add_plan(folder, StepKey(0, 2), [6], {7: DropReason.TOO_FEW_SCORES}, version=6), first)
+    unasked = {8: DropReason.FILTERED, 9: DropReason.REFUSED_PROMPT}
+    drops = {7: DropReason.TOO_FEW_SCORES, **unasked}
+    add_done(folder, add_plan(folder, StepKey(0, 2), [6], drops, version=6), first)
     for step in (1, 2):
         logged = dict(rows(folder, f"SELECT name, value FROM live_metrics WHERE step = {step}"))
         assert measures(folder, step) == pytest.approx(logged)
+        assert logged["rollout/unasked_count"] == (2.0 if step == 2 else 0.0)
 
 
 def test_a_step_without_a_trained_token_has_counts_and_no_means(folder):

@@ -117,7 +117,12 @@ def test_an_environment_that_hangs_while_it_is_made_is_refused_in_time(monkeypat
     ("factories", "tables", "told"),
     [
         ({"game": "Game"}, {"tools": {"functions": [f"{HERE}:guess"]}}, '"guess" is also a method of Game'),
-        ({"quiet": "Quiet"}, {"rewards": []}, "no environment brings one (Quiet has no get_reward)"),
+        (
+            {"quiet": "Quiet"},
+            {"rewards": []},
+            "rewards: missing; Quiet has no get_reward, and rollouts without a reward are",
+        ),
+        ({"game": "Game", "quiet": "Quiet"}, {"rewards": []}, "rewards: missing; Quiet has no get_reward"),
     ],
 )
 def test_what_could_not_be_told_apart_or_would_pay_nothing_is_refused(

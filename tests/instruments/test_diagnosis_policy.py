@@ -101,6 +101,21 @@ def test_rollouts_without_an_answer_are_told_as_a_share():
     assert read({"rollout/failed_count": 2.5}) == []
 
 
+def test_rollouts_that_fail_point_to_what_ended_them():
+    (finding,) = read({"rollout/failed_count": 2.6})
+    assert "SELECT stop_reason, error, count(*)" in finding.change
+    assert (
+        "For environment_error mend the environment ([environments]); for timeout raise engine.request_timeout"
+        in finding.change
+    )
+
+
+def test_prompts_that_were_left_out_are_none_of_which_rollouts_failed():
+    assert read({"rollout/failed_count": 2.5, "rollout/unasked_count": 1.0})[0].reading.startswith("50 rollouts, 1.0 %")
+    assert read({"rollout/failed_count": 1.2, "rollout/unasked_count": 16.0}) == []
+    assert rules(read({"rollout/failed_count": 1.3, "rollout/unasked_count": 16.0})) == ["agrpo/rollouts-fail"]
+
+
 def test_samples_dropped_as_stale_are_told_as_a_share():
     rule = "agrpo/stale-drops"
     told = "of what the last 20 steps took, were more than 2 weight updates old."

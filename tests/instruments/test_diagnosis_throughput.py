@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agrpo.instruments.diagnosis import Finding, Severity, diagnose
+from agrpo.instruments.diagnosis.evidence import Evidence
 from tests.instruments.made_points import SETTINGS, Measure, history, read, rules, with_settings
 
 OTHER_LIMITS = ("load_wait", "ceiling_wait", "score_block")
@@ -250,6 +251,23 @@ def test_a_step_that_replaces_most_groups_is_long_for_that_reason():
     assert "a faster engine would only replace groups faster" in finding.change
     findings = read({**measures, "frac_zero_std_groups": 0.49})
     assert "were set aside" not in findings[0].reading
+
+
+def test_a_step_whose_prompts_were_mostly_left_out_says_little_of_what_was_set_aside():
+    evidence = Evidence(
+        history=history(
+            {
+                "frac_zero_std_groups": lambda step: 1.0 if step % 2 else 0.0,
+                "rollout/unasked_count": lambda step: 24.0 if step % 2 else 0.0,
+            },
+            steps=5,
+        ),
+        size=5,
+        settings=SETTINGS,
+    )
+    # Of steps 2 to 5, which asked 32, 8, 32 and 8 prompts.
+    assert evidence.set_aside == pytest.approx(16 / 80)
+    assert evidence.samples_per_step == 8 * 80 / 4
 
 
 def test_slow_scores_come_before_a_tight_allowance():

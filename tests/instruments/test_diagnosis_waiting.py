@@ -96,6 +96,9 @@ def test_the_database_tells_which_groups_wait(tmp_path: Path):
         add_scores(
             folder, ticket, {0: None, 1: {"correct": [1.0, None]}, 5: {"correct": [1.0, 0.0]}}.get(ticket, EQUAL)
         )
+    for ticket, filtered in ((6, True), (7, False)):
+        add_group(folder, ticket, [], refusal="not asked", filtered=filtered)
+        add_scores(folder, ticket)
     add_plan(folder, StepKey(0, 1), [0])
     record_once(folder, Database(folder.database))
     settings = {"step": {"groups": 4, "zero_variance": None}, "async": {"max_staleness": 2}}

@@ -169,6 +169,18 @@ def test_a_run_without_a_step_says_what_the_groups_lack_that_wait(tmp_path: Path
     assert finding.reading.startswith("3 groups are scored and fill 0 of the step's 1 places.")
 
 
+def test_groups_whose_prompt_was_not_asked_wait_for_nothing(tmp_path: Path):
+    folder = RunFolder.create(str(tmp_path / "run"), document())
+    for ticket, filtered in enumerate((True, False)):
+        add_group(folder, ticket, [], refusal="not asked", filtered=filtered)
+        add_scores(folder, ticket)
+    followed = FollowedWaiting(folder, document()["settings"]["tree"])
+    assert followed.update(0).num_groups == 0
+    add_group(folder, 2)
+    add_scores(folder, 2)
+    assert followed.update(0).num_groups == 1
+
+
 def test_waiting_groups_are_read_once_and_only_above_the_floor(tmp_path: Path):
     folder = going_on(tmp_path / "run")
     followed = FollowedWaiting(folder, document()["settings"]["tree"])

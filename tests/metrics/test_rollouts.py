@@ -121,4 +121,11 @@ def test_scoring_is_averaged_over_groups_and_the_queue_is_the_plans():
 
 def test_what_was_not_recorded_is_absent():
     measures = family(measured([scored(0, {"a": [1.0, 0.0]})], timings=StepTimings()), "rollout/")
-    assert measures.keys() == {"duration_s", "turns_mean", "turns_max", "samples_per_rollout", "failed_count"}
+    assert measures.keys() == {
+        "duration_s",
+        "turns_mean",
+        "turns_max",
+        "samples_per_rollout",
+        "failed_count",
+        "unasked_count",
+    }

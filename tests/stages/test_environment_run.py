@@ -140,6 +140,16 @@ def test_a_world_that_never_begins_costs_its_groups_and_in_the_end_the_run(
 
 
 @pytest.mark.slow
+def test_a_world_that_never_pays_ends_the_run_and_says_what_to_mend(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    prompt = [{"role": "user", "content": "Play."}]
+    rows = [{"environment": "broken", "prompt": prompt, "breaks": "get_reward raises"}] * 12
+    with pytest.raises(EnvironmentFault, match=r"Failing\.get_reward failed for every rollout of 8 groups in a row"):
+        environment_run(tiny_model, tmp_path / "run", monkeypatch, rows=rows, steps=6)
+
+
+@pytest.mark.slow
 def test_a_run_with_environments_repeats_bit_for_bit(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     first, second = (environment_run(tiny_model, tmp_path / name, monkeypatch, steps=2) for name in ("one", "two"))
     assert [done.digest for done in dones(first)] == [done.digest for done in dones(second)]

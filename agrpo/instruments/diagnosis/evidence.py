@@ -49,12 +49,12 @@ class Evidence:
 
     @property
     def samples_per_step(self) -> float | None:
-        """Samples that a step of the window takes, dropped ones included: prompts times rollouts per prompt."""
+        """Samples that a step of the window takes, dropped ones included: asked prompts times rollouts per prompt."""
         first, last = self.window[0], self.window[-1]
         rollouts = self.setting("engine.num_generations")
         if rollouts is None or last.step == first.step:
             return None
-        return rollouts * (last.num_prompts - first.num_prompts) / (last.step - first.step)
+        return rollouts * sum(map(_num_asked, self.window, self.window[1:])) / (last.step - first.step)
 
     @property
     def set_aside(self) -> float | None:
@@ -64,7 +64,7 @@ class Evidence:
         """
         name = "frac_zero_std_groups"
         shares = [
-            (after.metrics[name], after.num_prompts - before.num_prompts)
+            (after.metrics[name], _num_asked(before, after))
             for before, after in pairwise(self.window)
             if name in after.metrics
         ]
@@ -127,6 +127,11 @@ class Evidence:
         """The setting's name with its value, as a reader may want to change it."""
         value = self.setting(key)
         return key if value is None else f"{key} (now {value:g})"
+
+
+def _num_asked(before: StepPoint, after: StepPoint) -> float:
+    """Prompts that the later of two steps consumed, without those that were left out or refused."""
+    return after.num_prompts - before.num_prompts - after.metrics.get("rollout/unasked_count", 0.0)
 
 
 def needed_steps(size: int) -> int:

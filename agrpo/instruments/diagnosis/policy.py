@@ -130,8 +130,9 @@ def _rollouts_fail(evidence: Evidence) -> Finding | None:
         title="Rollouts fail",
         reading=f"{failed:.0f} rollouts, {percent(share)} of those of the last {len(evidence.window)} steps, came back without an "
         "answer.",
-        change='See why: agrpo sql RUN "SELECT error, count(*) FROM rollouts GROUP BY ALL". Where requests take too long: '
-        f"{evidence.named('engine.request_timeout_seconds')}.",
+        change='See why: agrpo sql RUN "SELECT stop_reason, error, count(*) FROM rollouts GROUP BY ALL". For environment_error mend '
+        "the environment ([environments]); for timeout raise "
+        f"{evidence.named('engine.request_timeout_seconds')}; for engine_error look at the engine.",
     )
 
 

@@ -28,7 +28,11 @@ COLD = 0.05
 """A temperature up to here makes all rollouts of a group the same."""
 
 _WAITING = """
-    WITH waiting AS (SELECT ticket, marks FROM scored_groups ANTI JOIN live_step_groups USING (ticket)),
+    WITH waiting AS (
+        SELECT ticket, marks
+        FROM scored_groups ANTI JOIN live_step_groups USING (ticket)
+        WHERE NOT list_has_any(marks, ['refused_prompt', 'filtered'])
+    ),
     failures AS (
         SELECT ticket, rollout_index, num_prompt_tokens = 0 OR coalesce(bool_or(rewards.error IS NOT NULL), false) AS failed
         FROM waiting JOIN rollouts USING (ticket) LEFT JOIN rewards USING (ticket, rollout_index)
@@ -45,7 +49,7 @@ _WAITING = """
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
-    """The scored groups that no step has consumed."""
+    """The scored groups that no step has consumed, without those whose prompt was not asked."""
 
     num_groups: int
     equal_share: float

@@ -11,7 +11,7 @@ from agrpo.instruments.diagnosis import Waiting
 from agrpo.instruments.diagnosis.evidence import Evidence
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import scored_from_arrow
-from agrpo.records.score import Mark, ScoredGroup, fills_step
+from agrpo.records.score import NOT_ASKED, Mark, ScoredGroup, fills_step
 
 NEWEST_GROUPS = 2000
 """Groups that are read at most; what older ones say is known by then."""
@@ -21,6 +21,8 @@ NEWEST_GROUPS = 2000
 class _Group:
     """What counts of one group."""
 
+    asked: bool
+    """Whether it has rollouts; groups that have none wait for nothing."""
     equal: bool
     fills: bool
     """A place of the step."""
@@ -56,7 +58,7 @@ class FollowedWaiting:
         return _group(scored_from_arrow(data, self._folder.scored.key(ticket)), self._zero_variance)
 
     def _summed(self) -> Waiting:
-        groups = self._groups.values()
+        groups = [group for group in self._groups.values() if group.asked]
         rewards = [reward for group in groups for reward in group.rewards]
         rollouts = sum(group.num_rollouts for group in groups)
         return Waiting(
@@ -75,6 +77,7 @@ def _group(scored: ScoredGroup, zero_variance: str) -> _Group:
         for index, tokens in enumerate(scored.num_prompt_tokens)
     ]
     return _Group(
+        asked=not scored.marks & NOT_ASKED,
         equal=Mark.EQUAL_REWARDS in scored.marks,
         fills=fills_step(scored.marks, zero_variance),
         rewards=[reward for reward in scored.rewards if math.isfinite(reward)],
