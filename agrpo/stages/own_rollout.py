@@ -155,7 +155,7 @@ class OwnRollout:
             "completion_ids": (_are_all(rollout.completion_ids, int), "a list of token ids"),
             "turns": (_are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
             "tool_calls": (_are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
-            "stop_reason": (isinstance(rollout.stop_reason, StopReason), "an agrpo.records.rollout.StopReason"),
+            "stop_reason": (_are_all([rollout.stop_reason], StopReason), "an agrpo.records.rollout.StopReason"),
         }
         for name, (fits, expected) in given.items():
             if not fits:
