@@ -26,7 +26,8 @@ def run_file(tiny_model: Path, tmp_path: Path) -> Path:
     rows = [{"prompt": [{"role": "user", "content": f"{first}+{first + 2} ="}]} for first in range(12)]
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("\n".join(json.dumps(row) for row in rows))
-    tree = settings(tiny_model, prompts, tmp_path / "runs")
+    # Each of its stages is a process that first imports, which takes long on a busy machine.
+    tree = settings(tiny_model, prompts, tmp_path / "runs", stop={"max_steps": 4, "stall_seconds": 240})
     lines: list[str] = []
     for table, values in tree.items():
         entries = values if isinstance(values, list) else [values]
