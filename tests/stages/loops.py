@@ -160,6 +160,14 @@ class Halved(AsyncRolloutLoop):
         return (group.rewards - np.nanmean(group.rewards)) / 2
 
 
+class Paid(AsyncRolloutLoop):
+    """What the environment paid, 0 where it paid nothing."""
+
+    def compute_advantages(self, group: RolloutGroup) -> np.ndarray:
+        CALLED.append((group.env_rewards, group.rollout_rewards))
+        return np.array([0.0 if paid is None else paid[1] for paid in group.env_rewards])
+
+
 class OddAdvantages(AsyncRolloutLoop):
     """Gives what `settings.gives` says."""
 

@@ -18,7 +18,7 @@ from agrpo.errors import ConfigError, DeadlineExceeded, EngineError, HookError, 
 from agrpo.prompts import PromptOrder
 from agrpo.records.group import RolloutGroup
 from agrpo.records.prompt import Prompt
-from agrpo.records.rollout import Rollout, StopReason
+from agrpo.records.rollout import Rollout, Stay, StopReason
 from agrpo.records.score import ScoredGroup
 from agrpo.records.seeds import derive_seed
 from agrpo.rollout_loop import AsyncRolloutLoop
@@ -28,6 +28,7 @@ from agrpo.stages.advantage_hook import AdvantageHook
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.slots import Slots
+from tests.environments import worlds
 from tests.stages import loops
 from tests.stages.playing import QUESTION, SEED, Line, Playing, call_of, script
 from tests.stages.walk import settings
@@ -301,6 +302,22 @@ def test_advantages_that_cannot_be_trained_are_refused_with_their_ticket(tiny_mo
     scored = ScoredGroup(ticket=4, prompt_id="p", model_version=0, rewards=[1.0, float("nan")], scores=[])
     with pytest.raises(HookError, match=rf"compute_advantages, ticket 4 \(row 5\), {told}"):
         hook([scored], {4: group})
+
+
+@pytest.mark.spec("A-235")
+def test_a_hook_is_told_who_paid_what(tiny_model: Path):
+    world = {"factory": "tests.environments.worlds:Game"}
+    hook = AdvantageHook.of(Played(tiny_model, "Paid", scripted, environments=world).config)
+    assert hook is not None
+    rollout = Rollout(completion=[], completion_ids=[], turns=[], reward=0.25)
+    stays = [Stay(environment="Game", reward=0.5), Stay(environment="Game", reward_error="lost"), None]
+    group = RolloutGroup(
+        ticket=4, prompt=PROMPT, rollouts=[replace(rollout, stay=stay) for stay in stays], model_version=0
+    )
+    scored = ScoredGroup(ticket=4, prompt_id="p", model_version=0, rewards=[0.75, 0.25, 0.25], scores=[])
+    loops.CALLED.clear()
+    assert hook([scored], {4: group})[4].tolist() == [0.5, 0.0, 0.0]
+    assert loops.CALLED == [([(worlds.Game, 0.5), None, None], [0.25] * 3)]
 
 
 def test_advantages_of_rollouts_without_a_reward_are_0(tiny_model: Path):
