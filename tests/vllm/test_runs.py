@@ -58,10 +58,10 @@ def test_a_run_outlives_the_ends_of_its_server(vllm_run: Callable[..., RunFolder
     )
     with Supervisor(folder.url, folder.local / "logs") as supervisor, Kept(folder, supervisor) as kept:
         run = Walk(folder).start(*STAGES)
-        urls, groups = [_url_after(folder, run, 1)], [kept.group]
+        urls, groups = [_next_url(folder, run, 1, [])], [kept.group]
         for step, name in ((5, "EngineCore"), (9, "api_server")):
             os.kill(one_of(kept.group, name), signal.SIGKILL)
-            urls.append(_url_after(folder, run, step))
+            urls.append(_next_url(folder, run, step, urls))
             assert of_group(groups[-1]) == {}, "nothing of a server outlives it"
             groups.append(kept.group)
         os.killpg(kept.group, signal.SIGSTOP)
@@ -79,9 +79,13 @@ def test_a_run_outlives_the_ends_of_its_server(vllm_run: Callable[..., RunFolder
     assert failed == []
 
 
-def _url_after(folder: RunFolder, run: Walk, step: int) -> str:
-    """Of the server that is there when this step is trained. No more than two steps are trained without one."""
-    until(lambda: run.stop.is_set() or len(dones(folder)) >= step, START_SECONDS)
+def _next_url(folder: RunFolder, run: Walk, step: int, before: list[str]) -> str:
+    """Of a server that was not there before, once as many steps are trained."""
+
+    def is_there() -> bool:
+        return len(dones(folder)) >= step and not {*before}.issuperset(folder.server_urls())
+
+    until(lambda: run.stop.is_set() or is_there(), START_SECONDS)
     [url] = folder.server_urls()
     return url
 
