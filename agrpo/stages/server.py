@@ -36,6 +36,8 @@ HEALTH_SECONDS = 2.0
 """Longest wait for one answer to `/health`; as long a pause between two questions once it is healthy."""
 SILENT_SECONDS = 120.0
 """How long a server that was healthy may leave `/health` unanswered: one that is busy answers late."""
+REFUSED_SECONDS = 10.0
+"""How long it may refuse it, by its answer or by taking no connection: its engine has died, and it does not always end."""
 ALONE_SECONDS = 15.0
 """How long after the run's last step a server that nobody has asked to end goes on."""
 ENDING_SECONDS = 1.5
@@ -89,6 +91,8 @@ class _Keeper:
         self.told_at = 0.0
         self.answered_at = self.began
         """When `/health` said 200 last."""
+        self.refused: str | None = None
+        """How it turned `/health` away, where that was its last answer."""
 
     def start(self, deadline_seconds: float) -> None:
         """Wait until it is healthy, and write where it answers."""
@@ -115,11 +119,8 @@ class _Keeper:
             self.server.check()
             now = time.monotonic()
             silent = now - self.answered_at
-            if silent > HEALTH_SECONDS and not self._ask() and silent > SILENT_SECONDS:
-                raise EngineError(
-                    f"vLLM at {self.url} left /health unanswered for {silent:.0f} s, more than {SILENT_SECONDS:g} s; its "
-                    f"last lines: {self.server.last_lines()}"
-                )
+            if silent > HEALTH_SECONDS and not self._ask():
+                self._check_silence(silent)
             if now - self.told_at >= BEAT_SECONDS:
                 self.server.look()
                 finished_at = (finished_at or now) if self.folder.has_finished(self.folder.hint()) else None
@@ -139,20 +140,35 @@ class _Keeper:
                 f"vLLM at {self.url} could not be given its weights back after a load that failed; it is started again"
             )
 
+    def _check_silence(self, seconds: float) -> None:
+        """Raise `EngineError` where it has not been healthy for too long."""
+        how, limit = self.refused or "left /health unanswered", REFUSED_SECONDS if self.refused else SILENT_SECONDS
+        if seconds > limit:
+            raise EngineError(
+                f"vLLM at {self.url} {how} for {seconds:.0f} s, more than {limit:g} s; its last lines: "
+                f"{self.server.last_lines()}"
+            )
+
     def _ask(self) -> bool:
         """Whether it is healthy."""
+        self.refused = None
         place = urlsplit(self.url)
         connection = http.client.HTTPConnection(place.hostname or HOST, place.port, timeout=HEALTH_SECONDS)
         try:
             connection.request("GET", "/health")
-            healthy = connection.getresponse().status == http.client.OK
+            status = connection.getresponse().status
+        except ConnectionRefusedError:
+            self.refused = "took no connection"
+            return False
         except (OSError, http.client.HTTPException):
             return False
         finally:
             connection.close()
-        if healthy:
-            self.answered_at = time.monotonic()
-        return healthy
+        if status != http.client.OK:
+            self.refused = f"answered /health with {status}"
+            return False
+        self.answered_at = time.monotonic()
+        return True
 
     def _tell(self, waiting_for: str | None, waited: float) -> None:
         if time.monotonic() - self.told_at >= BEAT_SECONDS:

@@ -22,6 +22,29 @@ port = int(sys.argv[sys.argv.index("--port") + 1])
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Health).serve_forever()
 """
 """Healthy at once, with a process beside it."""
+HOLLOW = SERVING.replace(
+    "print(",
+    """
+import os, signal, threading
+status = 200
+Health.do_GET = lambda self: (self.send_response(status), self.end_headers())
+def fail(number, frame):
+    globals().update(status=503)
+def leave(number, frame):
+    os.close(server.fileno())
+signal.signal(signal.SIGUSR1, fail)
+signal.signal(signal.SIGUSR2, leave)
+print(""",
+    1,
+).replace(
+    'http.server.ThreadingHTTPServer(("127.0.0.1", port), Health).serve_forever()',
+    """server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Health)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+while True:
+    signal.pause()
+""",
+)
+"""Healthy at once; after SIGUSR1 it says that it is not, after SIGUSR2 it takes no connection. It does not end by itself."""
 DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SERVING
 FAILING = (
     "print('loading the weights\\n(Core) ERROR RuntimeError: no memory for the KV cache', flush=True)\n"

@@ -17,7 +17,7 @@ from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Hint
 from agrpo.stages import StageContext, reaper, server
 from tests.processes import alive, marked, until
-from tests.stages.standing_in import DEAF, FAILING, HANGING, SERVING, environment
+from tests.stages.standing_in import DEAF, FAILING, HANGING, HOLLOW, SERVING, environment
 from tests.stages.walk import settings
 
 Begin = Callable[..., RunFolder]
@@ -142,6 +142,24 @@ def test_a_server_that_falls_silent_ends_its_stage(begin: Begin, mark: bytes, mo
     os.kill(min(alive(mark)), signal.SIGSTOP)
     assert isinstance(kept.ended(), EngineError)
     assert "left /health unanswered for 1 s, more than 0.6 s" in str(kept.error)
+    until(lambda: not alive(mark), 5)
+
+
+@pytest.mark.parametrize(
+    ("number", "told"), [(signal.SIGUSR1, "answered /health with 503 for"), (signal.SIGUSR2, "took no connection for")]
+)
+def test_a_server_whose_engine_has_died_and_that_stays_ends_its_stage_soon(
+    begin: Begin, mark: bytes, monkeypatch: pytest.MonkeyPatch, number: int, told: str
+) -> None:
+    monkeypatch.setattr(server, "HEALTH_SECONDS", 0.2)
+    monkeypatch.setattr(server, "REFUSED_SECONDS", 0.6)
+    folder = begin(HOLLOW)
+    kept = Kept(folder)
+    until(folder.server_urls, 20)
+    until(lambda: len(alive(mark)) == 2, 5)
+    os.kill(min(alive(mark)), number)
+    assert isinstance(kept.ended(), EngineError)
+    assert told in str(kept.error) and "more than 0.6 s; its last lines" in str(kept.error)
     until(lambda: not alive(mark), 5)
 
 
