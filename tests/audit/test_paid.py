@@ -10,6 +10,7 @@ GROUP = Judged(
     sampler=(2, 0, 2, 2),
     base=0,
     refusal=None,
+    filtered=False,
     completions=(3, 3),
     turns=(1, 1),
     own_rewards=(None, None),

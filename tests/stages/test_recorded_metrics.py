@@ -125,7 +125,7 @@ def test_sixty_steps_with_drops_cuts_and_failures_are_measured_as_recorded(
     assert [step for step, name in sorted(measures) if name == "perf/weight_sync_s"] == list(range(3, 61, 2))
     found = {measure_named(name) for _, name in measures}
     unseen = {measure.name for measure in MEASURES if measure not in found} - {"rollout/score_block_s"}
-    elsewhere = ("rollout/vllm_", "tools/", "rollout/fork", "rollout/drift")
+    elsewhere = ("rollout/vllm_", "tools/", "env/", "rollout/fork", "rollout/drift")
     assert (
         {name for name in unseen if not name.startswith(elsewhere)}
         == {
@@ -135,4 +135,4 @@ def test_sixty_steps_with_drops_cuts_and_failures_are_measured_as_recorded(
             "perf/weight_sync_barrier_s",
             "aux_loss",
         }
-    )  # no servers to be loaded or paused, one process, one turn a rollout, no experts; how often the scorer is in the way is chance
+    )  # no servers, one process, one turn a rollout, no environment, no experts; how often the scorer is in the way is chance
