@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from agrpo.engines import Engine
+from agrpo.engines.serving_vllm.completing import logprobs_of
 from agrpo.errors import EngineError, EngineLost, PromptRefused
 from agrpo.records.rollout import TurnRecord
 from tests.vllm_like import Do, Options, Server
@@ -272,3 +273,14 @@ def test_log_probs_of_the_next_token_are_the_models(server: Server, tiny_model: 
     bounds = ranked.values[[18, 19]].tolist()
     assert min(abs(found[8] - bound) for bound in bounds) < 1e-5, "it is no more than the last of those that were told"
     assert ranked.values[-1] < found[8]
+
+
+def test_a_probe_is_answered_alike_whichever_token_was_sampled():
+    likely = [(9, -0.5), (4, -1.5), (6, -2.5)]
+
+    def told(sampled: tuple[int, float], others: list[tuple[int, float]]) -> dict[str, Any]:
+        first, *rest = [{"token_id": token, "logprob": value} for token, value in [sampled, *others]]
+        return {"choices": [{"token_ids": [sampled[0]], "logprobs": {"content": [first | {"top_logprobs": rest}]}}]}
+
+    answers = [told(likely[0], likely[1:]), told((5, -4.0), likely[:2]), told((5, -4.0), likely)]
+    assert [logprobs_of(answer, [9, 5, 7], 3) for answer in answers] == [[-0.5, -1.5, -1.5]] * 3

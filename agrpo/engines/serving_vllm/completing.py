@@ -139,9 +139,10 @@ def turn_of(
 def logprobs_of(answer: Any, of: Sequence[int], most: int) -> list[float]:
     """Log-probs of these ids as the next token, out of the answer to `probe_params(most)`.
 
-    An id that is not among the tokens told has the log-prob of the last of those at most, and is given that. So where
-    `of` are another model's likeliest tokens, no more of them than are told, the answers of the two are never further
-    apart than the two distributions are at some token.
+    An id that is not among the tokens told has the log-prob of the last of those at most, and is given that; so is one
+    that is only told of because it was sampled, or the answer would be another at each draw. So where `of` are another
+    model's likeliest tokens, no more of them than are told, the answers of the two are never further apart than the two
+    distributions are at some token.
     """
     choice = _only_choice(answer)
     _, (found,) = _logprobs(choice, _ids(choice)[:1])
@@ -149,7 +150,7 @@ def logprobs_of(answer: Any, of: Sequence[int], most: int) -> list[float]:
         raise EngineError(f"asked for the {most} most likely tokens, the server returned {len(found)}")
     # The sampled token may have taken the place of the last of them.
     bound = sorted(found.values(), reverse=True)[max(most - 2, 0)]
-    return [found.get(token, bound) for token in of]
+    return [max(found.get(token, bound), bound) for token in of]
 
 
 def _only_choice(answer: Any) -> dict[str, Any]:
