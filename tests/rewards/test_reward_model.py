@@ -8,6 +8,8 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,18 @@ from tests.rewards.worlds import with_runner as during
 ANSWERS = ("4", "the answer is 4, or so I think", "", "<think>2+2=4</think>4" * 3, "five", "9;9-2=7", "no", "4 4")
 
 STARTS_SECONDS = 300.0
+SCORER = """
+import asyncio, sys, time
+from agrpo.config import RewardSection
+from agrpo.rewards.sandbox import RewardRunner
+
+async def wait():
+    await RewardRunner(RewardSection(name="reward_model", settings={"path": sys.argv[1]})).start()
+    print("loaded", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(wait())
+"""
 
 
 def section(model: Path, *, weight: float = 1.0, timeout_seconds: float = 60.0, **settings: Any) -> RewardSection:
@@ -245,6 +259,22 @@ def test_a_call_that_hangs_ends_with_its_time_and_the_next_has_a_new_process(tin
         assert await values_of(runner) == expected
 
     during_calls(tiny_classifier, work, timeout_seconds=3.0)
+
+
+@pytest.mark.slow
+def test_a_scorer_that_is_killed_takes_the_process_with_it(tiny_classifier: Path):
+    scorer = subprocess.Popen(
+        [sys.executable, "-c", SCORER, str(tiny_classifier)],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        stdout=subprocess.PIPE,
+    )
+    with scorer:
+        assert scorer.stdout is not None and scorer.stdout.readline() == b"loaded\n"
+        started = descendants(scorer.pid)
+        assert len(started) == 1
+        os.kill(min(started), signal.SIGSTOP)  # it watches nothing
+        scorer.kill()
+    assert all_ended(started)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from agrpo.config import resolve
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import scored_from_arrow
 from agrpo.runs import prepare
+from agrpo.whatif.asking import answer, answered
+from agrpo.whatif.question import ask_reward, begin
 from tests.rewards.worlds import descendants, lives
 from tests.stages.walk import LOCKSTEP, Walk, dones, settings
 
@@ -42,21 +44,42 @@ def scores(folder: RunFolder) -> list[tuple[list[float | None], list[str | None]
     return [(each.values, each.errors) for each in said]
 
 
-@pytest.mark.slow
-def test_a_run_whose_reward_model_is_killed_ends_with_the_weights_of_one_that_was_not(
-    tiny_model: Path, prompts: Path, tiny_classifier: Path, tmp_path: Path
-):
-    left_alone, killed = (begun(tmp_path / name, tiny_model, prompts, tiny_classifier) for name in ("one", "other"))
+@pytest.fixture(scope="module")
+def runs(
+    tiny_model: Path, prompts: Path, tiny_classifier: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[RunFolder, RunFolder]:
+    """The same run twice: left alone, and with its reward model killed when half of its groups were scored."""
+    place = tmp_path_factory.mktemp("judged")
+    left_alone, killed = (begun(place / name, tiny_model, prompts, tiny_classifier) for name in ("one", "other"))
     Walk(left_alone).start(*STAGES).join()
     run = Walk(killed).start(*STAGES)
     run.until(lambda: len(killed.scored.numbers()) >= NUM_GROUPS // 2)
     (first,) = judges()
     os.kill(first, signal.SIGSTOP)  # the next groups wait in it
     scored = len(killed.scored.numbers())
-    run.until(lambda: len(killed.groups.numbers()) > scored or len(dones(killed)) == NUM_GROUPS // 2)
+    run.until(lambda: len(killed.groups.numbers()) > scored)
     os.kill(first, signal.SIGKILL)
     run.join()
     assert not lives(first) and judges() == set()
+    return left_alone, killed
+
+
+@pytest.mark.slow
+def test_a_run_whose_reward_model_is_killed_ends_with_the_weights_of_one_that_was_not(
+    runs: tuple[RunFolder, RunFolder],
+):
+    left_alone, killed = runs
     assert len(scores(killed)) == NUM_GROUPS and scores(killed) == scores(left_alone)
     assert all(error is None for _, errors in scores(killed) for error in errors)
     assert [done.digest for done in dones(killed)] == [done.digest for done in dones(left_alone)]
+
+
+@pytest.mark.slow
+def test_a_what_if_of_the_same_reward_model_gives_the_recorded_values(
+    runs: tuple[RunFolder, RunFolder], tiny_classifier: Path
+):
+    folder = runs[0]
+    question = begin(folder, ask_reward(folder, "reward_model", [f"path={tiny_classifier}", "batch_size=2"]))
+    answer(folder, question)
+    asked = [[rollout.reward for rollout in group.rollouts] for group in answered(folder, question.whatif.name)]
+    assert asked == [pytest.approx(values) for values, _ in scores(folder)]

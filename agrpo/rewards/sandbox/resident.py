@@ -11,7 +11,6 @@ import os
 import sys
 import threading
 import time
-from typing import cast
 
 from agrpo.rewards import Resident, Reward, load_named
 from agrpo.rewards.sandbox.beginning import PIECE_BYTES, Begun, attempt, begin
@@ -26,12 +25,11 @@ def main() -> None:
     begun = begin()
     threading.Thread(target=_end_with, args=(os.getppid(),), name="parent", daemon=True).start()
     judge = attempt(begun.setup.name, lambda: _load(begun.setup))
-    refused = isinstance(judge, Loaded)
-    told = judge if refused else Loaded(whole_group=cast("Reward", judge).whole_group)
+    told = judge if isinstance(judge, Loaded) else Loaded(whole_group=judge.whole_group)
     sys.stdout.flush()
     begun.channel.sendall(frame(SETUP, to_bytes(told)))
-    if not refused:
-        _serve(begun, cast("Reward", judge))
+    if not isinstance(judge, Loaded):
+        _serve(begun, judge)
     os._exit(0)  # threads of a library would keep it alive
 
 
