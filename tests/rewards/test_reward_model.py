@@ -93,6 +93,26 @@ def test_a_value_does_not_depend_on_what_it_is_batched_with(tiny_classifier: Pat
     assert judged(tiny_classifier, *ANSWERS, batch_size=batch_size) == together
 
 
+def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
+    from transformers import BertConfig, BertForSequenceClassification
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        widths = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = BertConfig(vocab_size=len(tiny_tokenizer), num_labels=1, initializer_range=0.5, **widths)
+        BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    alone = judged(tmp_path, *ANSWERS, batch_size=1)
+    assert judged(tmp_path, *ANSWERS) == pytest.approx(alone, abs=1e-5)
+    assert max(alone) - min(alone) > 0.01
+
+
+def test_in_bfloat16_values_are_those_of_float32_but_for_its_rounding(tiny_classifier: Path):
+    exact, rounded = (judged(tiny_classifier, *ANSWERS, dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=0.1, abs=0.1)
+
+
 def test_a_tokenizer_without_pad_token_pads_with_its_eos(tiny_classifier: Path, tmp_path: Path):
     def unpad(document: dict[str, Any]) -> None:
         document.pop("pad_token")
