@@ -206,3 +206,11 @@ class DatabaseError(AgrpoError, RuntimeError):
 
 class DatabaseBusy(DatabaseError):
     """Another process kept the database locked past the deadline."""
+
+
+def words_of(error: BaseException) -> str:
+    """An exception as its kind and its text, whatever its own `__str__` does."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit):
+        return f"{type(error).__name__}: it has no words"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from agrpo.environments import ONLY, Kind, paths_of
 from agrpo.environments.factories import kind_at, same_twice
-from agrpo.errors import AgrpoError, EnvironmentFault
+from agrpo.errors import AgrpoError, EnvironmentFault, words_of
 from agrpo.registry import nearest
-from agrpo.tools.caller import Outcome, words_of
+from agrpo.tools.caller import Outcome
 
 if TYPE_CHECKING:
     from agrpo.config import EnvironmentsSection

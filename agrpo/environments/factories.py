@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import entry_points
 from inspect import Parameter
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import Any
 
 from agrpo.environments import Kind
-from agrpo.errors import EnvironmentFault, UnfitEnvironment
+from agrpo.errors import EnvironmentFault, UnfitEnvironment, words_of
+from agrpo.loading import module_named
 from agrpo.registry import nearest
 from agrpo.tools import Tool
-from agrpo.tools.caller import words_of
 from agrpo.tools.functions import tool_of
 
 GROUP = "agrpo.environments"
@@ -100,7 +98,7 @@ def _parameters(function: Callable[..., Any], path: str) -> list[Parameter]:
 
 def _imported(path: str) -> Any:
     module_name, _, name = path.partition(":")
-    module = _module(module_name, path)
+    module = module_named(module_name, path, EnvironmentFault)
     if not hasattr(module, name):
         known = [own for own, value in vars(module).items() if callable(value) and not own.startswith("_")]
         told = nearest(name, known) if known else "nothing there can be called"
@@ -117,20 +115,6 @@ def _plugged_in(name: str) -> Any:
         return known[name].load()
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f'"{name}": loading {known[name].value} failed: {words_of(error)}') from error
-
-
-def _module(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise EnvironmentFault(
-                f'"{path}": there is no module "{error.name}"; modules are looked for in {os.getcwd()}, in PYTHONPATH and '
-                "among the installed packages"
-            ) from None
-        raise EnvironmentFault(f'"{path}": importing {name} failed: {error}; install what it needs') from error
-    except (Exception, SystemExit) as error:
-        raise EnvironmentFault(f'"{path}": importing {name} failed: {words_of(error)}') from error
 
 
 def _class_of(factory: Callable[[], Any], path: str, make: Callable[[Callable[[], Any]], Any]) -> type[Any]:

@@ -16,10 +16,10 @@ from typing import Any
 from agrpo.environments import Kind
 from agrpo.environments.factories import bound_tools, same_twice
 from agrpo.environments.sharing import shared_by, shared_by_class
-from agrpo.errors import EnvironmentFault
+from agrpo.errors import EnvironmentFault, words_of
 from agrpo.records.rollout import Stay
 from agrpo.tools import Tool
-from agrpo.tools.caller import Caller, words_of
+from agrpo.tools.caller import Caller
 
 logger = logging.getLogger(__name__)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agrpo.errors import HookError
+from agrpo.loading import module_named
 from agrpo.registry import nearest
 from agrpo.rollout_loop import AsyncRolloutLoop
 
@@ -67,17 +66,7 @@ def overrides(cls: type[AsyncRolloutLoop], hook: str) -> bool:
 
 def _found_at(path: str) -> Any:
     module_name, _, name = path.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise HookError(
-                f'"{path}": there is no module "{error.name}"; modules are looked for in {os.getcwd()}, in PYTHONPATH and '
-                "among the installed packages"
-            ) from None
-        raise HookError(f'"{path}": importing {module_name} failed: {error}; install what it needs') from error
-    except (Exception, SystemExit) as error:
-        raise HookError(f'"{path}": importing {module_name} failed: {type(error).__name__}: {error}') from error
+    module = module_named(module_name, path, HookError)
     if not hasattr(module, name):
         known = [own for own, value in vars(module).items() if inspect.isclass(value) and not own.startswith("_")]
         told = nearest(name, known) if known else "it has no class at all"

@@ -125,12 +125,4 @@ async def _awaited(function: Callable[..., Any], arguments: Mapping[str, Any]) -
         return Outcome(error=error)
 
 
-def words_of(error: BaseException) -> str:
-    """An exception as its kind and its text, whatever its own `__str__` does."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except (Exception, SystemExit):
-        return f"{type(error).__name__}: it has no words"
-
-
-__all__ = ["Caller", "Outcome", "words_of"]
+__all__ = ["Caller", "Outcome"]

@@ -13,11 +13,11 @@ from typing import Any
 import pydantic
 
 from agrpo.config import ToolsSection
-from agrpo.errors import ToolError
+from agrpo.errors import ToolError, words_of
 from agrpo.records.rollout import CallFailure, ToolCall
 from agrpo.registry import nearest
 from agrpo.tools import Tool
-from agrpo.tools.caller import Caller, Outcome, words_of
+from agrpo.tools.caller import Caller, Outcome
 from agrpo.tools.formats import RequestedCall, read_json
 
 LONGEST_NAME = 200

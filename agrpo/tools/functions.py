@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
 import typing
 from collections.abc import Callable
 from inspect import Parameter
-from types import ModuleType
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from agrpo.errors import ToolError
+from agrpo.loading import module_named
 from agrpo.registry import nearest
 from agrpo.tools import Tool
 
@@ -42,7 +40,7 @@ def tool_of(function: Callable[..., Any], path: str) -> Tool:
 
 def _function_at(path: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
-    module = _module(module_name, path)
+    module = module_named(module_name, path, ToolError)
     found = getattr(module, name, None)
     if found is None:
         known = [own for own, value in vars(module).items() if inspect.isfunction(value) and not own.startswith("_")]
@@ -55,20 +53,6 @@ def _function_at(path: str) -> Callable[..., Any]:
     if "<" in found.__qualname__ or "." in found.__qualname__:
         raise ToolError(f'"{path}" is {found.__qualname__}; define it with def at the top of a module')
     return found
-
-
-def _module(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ToolError(
-                f'"{path}": there is no module "{error.name}"; modules are looked for in {os.getcwd()}, in PYTHONPATH and '
-                "among the installed packages"
-            ) from None
-        raise ToolError(f'"{path}": importing {name} failed: {error}; install what it needs') from error
-    except (Exception, SystemExit) as error:
-        raise ToolError(f'"{path}": importing {name} failed: {type(error).__name__}: {error}') from error
 
 
 def _refuse_untyped(function: Callable[..., Any], path: str) -> None:

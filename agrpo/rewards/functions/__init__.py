@@ -8,16 +8,14 @@ the dataset is a list under its own name; each list has one entry per completion
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
-from types import ModuleType
 from typing import Any
 
 from agrpo.errors import RewardError
+from agrpo.loading import module_named
 from agrpo.records.group import RolloutGroup
 from agrpo.registry import nearest
 from agrpo.rewards.calling import Call
@@ -133,7 +131,7 @@ def _function_at(path: str) -> Callable[..., Any]:
             f'reward "{path}" is a lambda or a function inside a function, which another process cannot import; '
             "define it with def at the top of a module"
         )
-    found: Any = _module(module_name, path)
+    found: Any = module_named(module_name, path, RewardError, "reward ")
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise RewardError(f'reward "{path}": {module_name} has no "{attribute}"; {_nearest_in(found, name)}')
@@ -152,20 +150,6 @@ def _unfit(found: object) -> str | None:
     if getattr(found, "__name__", "") == "<lambda>":
         return "is a lambda; define it with def, so that records and tracebacks can name it"
     return None
-
-
-def _module(name: str, path: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise RewardError(
-                f'reward "{path}": there is no module "{error.name}"; modules are looked for in {os.getcwd()}, in '
-                "PYTHONPATH and among the installed packages"
-            ) from None
-        raise RewardError(f'reward "{path}": importing {name} failed: {error}; install what it needs') from error
-    except (Exception, SystemExit) as error:
-        raise RewardError(f'reward "{path}": importing {name} failed: {type(error).__name__}: {error}') from error
 
 
 def _nearest_in(owner: object, name: str) -> str:
