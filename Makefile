@@ -12,7 +12,7 @@ PORT    ?= 4200
 RUNS    ?= ./runs
 
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check -qq
-MARKS   := -m "not vllm$(if $(SLOW),, and not slow)"
+MARKS   := -m "not vllm$(if $(LONG),, and not long$(if $(SLOW),, and not slow))"
 PREFECT := PREFECT_HOME="$(CURDIR)/.prefect" PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
 
 .DEFAULT_GOAL := help
@@ -41,7 +41,7 @@ $(VENV)/.installed: pyproject.toml
 quickstart: install ## Train a tiny model from scratch on this machine, and look at its run
 	@$(PREFECT) $(BIN)/agrpo quickstart --dir "$(RUNS)" $(ARGS)
 
-test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
+test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, LONG=1 those of minutes too, ARGS="-k words" picks some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(MARKS) --durations 10 $(ARGS)
 
 vllm: $(VLLM)/.installed ## vLLM in an environment of its own, .venv-vllm: for the GPU of this machine, else for its CPU
