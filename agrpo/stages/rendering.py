@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jinja2 import TemplateError
 
 from agrpo.config import ModelSection
@@ -63,7 +64,8 @@ class Renderer:
     def text(self, ids: Sequence[int]) -> str:
         """What the model wrote, without the token that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
-        return self.tokenizer.decode(kept, skip_special_tokens=False)
+        # An array: of a list the tokenizer looks at the type of every token.
+        return self.tokenizer.decode(np.array(kept, dtype=np.int64), skip_special_tokens=False)
 
     def _applied(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]], **how: Any) -> Any:
         tools = {"tools": list(schemas)} if schemas else {}

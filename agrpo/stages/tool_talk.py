@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from agrpo.errors import PromptError, ToolError
@@ -28,6 +31,8 @@ _LAST_OF_PROMPT = 32
 _ASKED: Message = {"role": "user", "content": "Aqueduct?"}
 _SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
 """Words that no template writes."""
+_ODD = " \n\"'\\&{[é"
+"""What a template writes otherwise that trims, quotes or escapes."""
 
 _SHOWN_IN_SYSTEM = """\
 You can call tools. To call one, write a JSON object with its name and its arguments between <tool_call> and </tool_call>, \
@@ -48,6 +53,7 @@ class ToolTalk:
         """Raises `ToolError` where the model cannot be told of tools, or nothing says how it writes calls."""
         self._renderer = renderer
         self._schemas = list(schemas_of(tools))
+        self._around = lru_cache(maxsize=1024)(self._around_results)
         self.shown_by_template = self._shows_tools()
         self._result_role = self._role_of_results()
         self.appends = self._only_appends()
@@ -110,12 +116,11 @@ class ToolTalk:
 
     def _after_turn(self, results: Sequence[Message]) -> list[int] | None:
         """Tokens between the one that ended the model's turn and its next turn. None: the template does not show them."""
-        said: Message = {"role": "assistant", "content": _SAID}
-        try:
-            text = self._renderer.written(self._readable([_ASKED, said, *results]), self._template_schemas)
-        except PromptError:
+        contents = [result["content"] for result in results]
+        pieces = self._around(tuple(_told_by(result) for result in results)) if all(map(_is_plain, contents)) else None
+        rest = self._rest(results) if pieces is None else _joined(pieces, contents)
+        if rest is None:
             return None
-        rest = text.partition(_SAID)[2]
         ends = [(rest.find(stop), stop_id) for stop_id, stop in self._stops() if stop in rest]
         if not ends:
             return None
@@ -123,6 +128,26 @@ class ToolTalk:
         # Encoded behind the stop token, as in a whole conversation: some tokenizers begin a text with a space of their own.
         first, *added = self._renderer.encode(rest[place:])
         return added if first == stop_id and not rest[:place].strip() else None
+
+    def _rest(self, results: Sequence[Message]) -> str | None:
+        """What the template writes after what a turn said. None: it cannot render the results."""
+        said: Message = {"role": "assistant", "content": _SAID}
+        try:
+            text = self._renderer.written(self._readable([_ASKED, said, *results]), self._template_schemas)
+        except PromptError:
+            return None
+        return text.partition(_SAID)[2]
+
+    def _around_results(self, told_by: tuple[tuple[tuple[str, str], ...], ...]) -> list[str] | None:
+        """The text around the contents of such results. None: the template does not write contents just as they are."""
+        marks = [f"{_TOLD} {place}." for place in range(len(told_by))]
+        rest = self._rest([_with(fields, mark) for fields, mark in zip(told_by, marks, strict=True)])
+        odd = [f"{_ODD}{mark}{_ODD}" for mark in marks]
+        pieces = [] if rest is None else re.split("|".join(map(re.escape, marks)), rest)
+        if len(pieces) != len(marks) + 1:
+            return None
+        as_it_is = self._rest([_with(fields, text) for fields, text in zip(told_by, odd, strict=True)])
+        return pieces if as_it_is == _joined(pieces, odd) else None
 
     def _stops(self) -> list[tuple[int, str]]:
         ids = sorted(self._renderer.stop_ids)
@@ -179,6 +204,24 @@ class ToolTalk:
         whole = self._renderer.written([_ASKED], self._schemas)
         prefix = whole.removeprefix(self._renderer.written([_ASKED], self._schemas, asks=False))
         return format_of(self._renderer.tokenizer, asked, prefix=prefix, schemas=self._schemas)
+
+
+def _told_by(result: Message) -> tuple[tuple[str, str], ...]:
+    """All of a result but its content: its role, its call."""
+    return tuple((name, value) for name, value in result.items() if name != "content")
+
+
+def _with(fields: tuple[tuple[str, str], ...], content: str) -> Message:
+    return {**dict(fields), "content": content}
+
+
+def _is_plain(content: str) -> bool:
+    """Whether no template looks at such a content: it has neither space around it nor anything like a control token."""
+    return bool(content) and content == content.strip() and "<" not in content
+
+
+def _joined(pieces: Sequence[str], contents: Sequence[str]) -> str:
+    return "".join(chain.from_iterable(zip(pieces, [*contents, ""], strict=True)))
 
 
 def _result(content: str) -> Message:
