@@ -143,3 +143,34 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: PreTrai
     model.save_pretrained(folder)
     tiny_tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_classifier(tmp_path_factory: pytest.TempPathFactory, tiny_tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A folder written by `save_pretrained`: a random Qwen3 with one output, of a few thousand weights, and its tokenizer."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForSequenceClassification
+
+    folder = tmp_path_factory.mktemp("classifier")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForSequenceClassification(
+            Qwen3Config(
+                vocab_size=len(tiny_tokenizer),
+                hidden_size=16,
+                intermediate_size=32,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                head_dim=8,
+                max_position_embeddings=256,
+                initializer_range=0.5,
+                num_labels=1,
+                pad_token_id=0,
+                eos_token_id=1,
+                bos_token_id=None,
+            )
+        )
+    model.save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    return folder

@@ -46,10 +46,20 @@ LAYERS = {
     "__main__": 7,
     "flows": 7,
 }
-NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics")}
+NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics"), ("rewards", "classifiers")}
 """Rooms, and the other room each may import."""
 
-TORCH_ROOMS = {"policy", "packing", "losses", "aggregations", "metrics", "checkpoints", "weights", "engines"}
+TORCH_ROOMS = {
+    "policy",
+    "packing",
+    "losses",
+    "aggregations",
+    "metrics",
+    "checkpoints",
+    "weights",
+    "engines",
+    "classifiers",
+}
 LANDLORDS = {
     "prefect": {"flows", "cli"},
     "duckdb": {"database"},

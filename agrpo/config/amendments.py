@@ -19,6 +19,7 @@ AMENDABLE = (
     "model.trust_remote_code",
     "rewards.*.timeout_seconds",
     "rewards.*.memory_bytes",
+    "rewards.*.settings.load_seconds",
     "engine.request_timeout_seconds",
     "engine.base_urls",
     "engine.serve",

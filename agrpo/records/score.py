@@ -34,6 +34,13 @@ class Mark(StrEnum):
     """No rollout came back from the engine."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unjudged:
+    """Stands in the place of a value that a reward could not give, among others that it could."""
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """What one reward said of a group. Lists have one entry per rollout."""

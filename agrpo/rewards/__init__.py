@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 from agrpo.errors import AgrpoError, RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.rollout import Rollout
+from agrpo.records.score import Unjudged
 from agrpo.registry import Registry
 from agrpo.rewards.calling import Call
 from agrpo.rewards.functions import AsyncFunctionReward, FunctionReward, is_async, reward_function
@@ -27,8 +28,11 @@ class Reward(Protocol):
         """Whether rollouts are compared with each other, so that none can be judged alone."""
         ...
 
-    def __call__(self, group: RolloutGroup) -> Sequence[float | None]:
-        """One finite number per rollout, None where there is nothing to say. What it raises is the value's reason."""
+    def __call__(self, group: RolloutGroup) -> Sequence[float | Unjudged | None]:
+        """One finite number per rollout, None where there is nothing to say. What it raises is the value's reason.
+
+        `Unjudged` in the place of a number says why this one alone has none.
+        """
         ...
 
 
@@ -51,6 +55,25 @@ class Preparing(Protocol):
 
     def prepare(self) -> None:
         """Import it. Raises `MissingPackage`."""
+        ...
+
+
+@runtime_checkable
+class Resident(Protocol):
+    """A reward that holds what is dear to load. One process loads it, stays, and judges call after call, one at a time."""
+
+    @property
+    def load_seconds(self) -> float:
+        """Most time of `load`."""
+        ...
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its process sees the GPUs. Its memory is bound by `memory_bytes` only where it does not."""
+        ...
+
+    def load(self) -> Reward:
+        """What judges. It must give the same for a group whatever it judged before. Raises `RewardError`."""
         ...
 
 
@@ -116,6 +139,15 @@ def check_facts(section: RewardSection, columns: Collection[str]) -> list[str]:
     ]
 
 
+def resident_of(section: RewardSection) -> Resident | None:
+    """The reward where it is one that stays loaded, not loaded yet. A function's module is not imported.
+
+    Raises `ConfigError`.
+    """
+    reward = None if ":" in section.name else rewards.build(section.name, section.settings)
+    return reward if isinstance(reward, Resident) else None
+
+
 def awaits(reward: Reward | AsyncReward) -> TypeGuard[AsyncReward]:
     """Whether calling the reward gives something to wait for."""
     return is_async(reward)
@@ -149,6 +181,7 @@ __all__ = [
     "Needing",
     "Noting",
     "Preparing",
+    "Resident",
     "Reward",
     "answer_of",
     "awaits",
@@ -157,5 +190,6 @@ __all__ = [
     "fact_of",
     "load_named",
     "load_reward",
+    "resident_of",
     "rewards",
 ]

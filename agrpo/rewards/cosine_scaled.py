@@ -16,8 +16,9 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from agrpo.errors import ConfigError
 from agrpo.records.group import RolloutGroup
+from agrpo.records.score import Unjudged
 from agrpo.registry import part
-from agrpo.rewards import AsyncReward, Needing, Preparing, Reward, awaits, rewards
+from agrpo.rewards import AsyncReward, Needing, Preparing, Resident, Reward, awaits, rewards
 
 Value = Annotated[float, Field(allow_inf_nan=False)]
 Highest = Annotated[float, Field(allow_inf_nan=False, validate_default=True)]
@@ -75,7 +76,7 @@ class CosineScaled:
                 'check = "cosine_scaled": expected a reward that says 1 of a right answer, such as accuracy'
             )
         judge: Reward | AsyncReward = rewards.build(self.check, self.check_settings)
-        if awaits(judge) or judge.whole_group:
+        if awaits(judge) or judge.whole_group or isinstance(judge, Resident):
             raise ConfigError(f'check = "{self.check}": expected a reward that judges each answer by itself, at once')
         return judge  # pyright: ignore[reportReturnType]
 
@@ -88,10 +89,13 @@ class CosineScaled:
             else None
         )
 
-    def __call__(self, group: RolloutGroup) -> list[float | None]:
+    def __call__(self, group: RolloutGroup) -> list[float | Unjudged | None]:
         """One value per rollout, None where the check gives none."""
         checked = zip(group.rollouts, self._judge(group), strict=True)
-        return [None if value is None else self._scaled(len(own.completion_ids), value >= 1) for own, value in checked]
+        return [
+            value if value is None or isinstance(value, Unjudged) else self._scaled(len(own.completion_ids), value >= 1)
+            for own, value in checked
+        ]
 
     def _scaled(self, length: int, right: bool) -> float:
         if self.exceed_value is not None and length >= self.max_len:

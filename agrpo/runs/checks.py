@@ -37,7 +37,11 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
         problems += time_problems(reward) or check_reward(reward)
     problems += check_rollout_loop(config.rollout_loop)
     machine = memory.machine_here()
-    problems += [*_check_ranks(config, machine), *_check_place(config, folder or config.run.dir)]
+    problems += [
+        *_check_ranks(config, machine),
+        *_check_devices(config, machine),
+        *_check_place(config, folder or config.run.dir),
+    ]
     return problems or _check_talk(config) or memory.problems(memory.plan_memory(config, machine))
 
 
@@ -57,6 +61,19 @@ def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:
     return [
         f"workers.learner_processes: {asked} processes need a GPU each, and {num_gpus} can be seen (CUDA_VISIBLE_DEVICES, "
         "nvidia-smi); ask for fewer"
+    ]
+
+
+def _check_devices(config: RunConfig, machine: memory.Machine) -> list[str]:
+    """GPUs that a reward model asks for and nobody can see."""
+    num_gpus = len(machine.gpus)
+    if machine.gpus_doubt is not None:
+        return []
+    return [
+        f'reward "reward_model": device = "{model.device}": {num_gpus} GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), '
+        'counted from cuda:0; name another, or "cpu"'
+        for model in memory.reward_models(config)
+        if model.on_gpu and (memory.gpu_index(model) or 0) >= num_gpus
     ]
 
 

@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         stage=options.name,
         incarnation=os.environ.pop("AGRPO_INCARNATION", "") or new_incarnation(options.name),
         stop=threading.Event(),
+        gpus=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
     pipe = _inherited("AGRPO_REPORT_FD")
     _Watcher(context.stop, _inherited("AGRPO_SUPERVISOR_FD")).start()

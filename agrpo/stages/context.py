@@ -20,6 +20,8 @@ class StageContext:
     """Names this one process among all that ever ran the stage."""
     stop: threading.Event
     """Set when the stage shall end: finish or abandon what is at hand, then return or raise `Stopped`."""
+    gpus: str | None = None
+    """What `CUDA_VISIBLE_DEVICES` said when its process began, for what a stage starts that sees no GPU itself; None: nothing."""
 
 
 def new_incarnation(stage: str) -> str:

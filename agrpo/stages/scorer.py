@@ -29,7 +29,8 @@ from agrpo.stages.silence import Silence
 logger = logging.getLogger(__name__)
 
 SEES_GPUS = False
-"""Async rewards run in the stage's own process: a model for them is served elsewhere too (A-205)."""
+"""Async rewards run in the stage's own process: a model for them is served elsewhere too (A-205). A reward that stays loaded
+on a GPU has a process that sees them."""
 POLL_SECONDS = 0.01
 BEAT_SECONDS = 1.0
 MOST_AT_ONCE = 16
@@ -54,7 +55,8 @@ class _Scorer:
         self.config = config
         begun = state_at_start(config, folder.document().get("prompts_per_epoch"))
         self.runners = [
-            RewardRunner(reward, reproducible=config.sampling.reproducible, begun=begun) for reward in config.rewards
+            RewardRunner(reward, reproducible=config.sampling.reproducible, begun=begun, gpus=context.gpus)
+            for reward in config.rewards
         ]
         self.running: dict[int, asyncio.Task[None]] = {}
         self.finished: set[int] = set()

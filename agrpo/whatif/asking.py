@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -87,7 +88,8 @@ class _Asking:
     def _runner(self, reward: RewardSection) -> RewardRunner:
         asked = self.question.asked
         begun = state_at_start(asked, self.folder.document().get("prompts_per_epoch"))
-        return RewardRunner(reward, reproducible=asked.sampling.reproducible, begun=begun)
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
+        return RewardRunner(reward, reproducible=asked.sampling.reproducible, begun=begun, gpus=gpus)
 
     def _that_count(self) -> list[int]:
         """The scored groups but those that the run gave up by going back: their prompts are asked again."""

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """Of rewards that cannot do without."""
 ANSWERS = {
     "code_execution": ("```python\nprint(4)\n```", "```python\nprint(7)\n```"),
+    "reward_model": None,
     "soft_overlong_punishment": None,
     "repetition_penalty": None,
     "think_format": None,
@@ -40,6 +42,12 @@ ANSWERS = {
 """A right answer and a wrong one; None of rewards to which an answer's form is all. `4` and `7` to the others."""
 CHECKS = {"cosine_scaled": "accuracy"}
 """Rewards that let another one say what is right."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _classifier(tiny_classifier: Path) -> None:  # pyright: ignore[reportUnusedFunction]
+    """A reward model's values have the same bits alone and together only where no texts share a batch."""
+    SETTINGS["reward_model"] = {"path": str(tiny_classifier), "batch_size": 1}
 
 
 def group_of(*answers: str, facts: dict[str, Any]) -> RolloutGroup:

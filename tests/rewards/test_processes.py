@@ -16,7 +16,8 @@ import pytest
 
 from agrpo.config import RewardSection
 from agrpo.errors import RewardError
-from agrpo.rewards.sandbox import RewardRunner, process
+from agrpo.rewards.sandbox import RewardRunner, calls
+from agrpo.rewards.sandbox.process import Housing
 from tests.rewards.worlds import HANG_SECONDS, all_ended, descendants, group_of, lives, noted, run, score, section_of
 from tests.rewards.worlds import with_runner as during
 
@@ -152,7 +153,7 @@ def test_a_call_ends_when_its_template_and_its_scorer_are_killed_at_once(tmp_pat
 @pytest.mark.spec("K21")
 def test_an_import_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     others = descendants(os.getpid())
-    monkeypatch.setattr(process, "IMPORT_SECONDS", 1.0)
+    monkeypatch.setattr(calls, "TEMPLATE", Housing(load_seconds=1.0))
     with pytest.raises(RewardError, match="cannot be imported: its process did not answer within 1 s"):
         score(RewardSection(name="tests.rewards.hanging:judge"), group_of("a"))
     assert descendants(os.getpid()) <= others

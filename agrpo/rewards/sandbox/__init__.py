@@ -9,7 +9,13 @@ signals, take memory, start processes, exit. A call that fails is made again for
 reward's module follow: it starts no threads when it is imported (a fork has none of them), and it keeps nothing from
 one call to the next (a child ends with its call).
 
-As many calls of a reward run at once as the scorer has cores. A reward that waits for a service is better written as
+A reward that is dear to load (`Resident`) has another kind of process in the template's place:
+
+    scorer  ── frames ──>  resident           loads the reward once, and judges one call after the other itself
+
+The scorer kills it where a call takes too long, starts another where it has died, and has the call made again.
+
+As many calls of a forked reward run at once as the scorer has cores. A reward that waits for a service is better written as
 `async def`: the scorer awaits it itself, as many calls at once as there are groups, and can only stop listening to it.
 """
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from agrpo.errors import NoteRefused, RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.trainer_state import TrainerState
-from agrpo.rewards import AsyncReward, Call, Noting, awaits, load_reward
+from agrpo.rewards import AsyncReward, Call, Noting, Resident, awaits, load_reward, resident_of
 from agrpo.rewards.calling import Notes
 from agrpo.rewards.sandbox.frames import Answer
 from agrpo.rewards.sandbox.limits import Limits
-from agrpo.rewards.sandbox.process import TemplateDied, TemplateProcess
+from agrpo.rewards.sandbox.process import TEMPLATE, Housing, ProcessDied, RewardProcess
 from agrpo.rewards.sandbox.verdicts import CallFailed, Judged, Verdict, reason_of, verdicts_of
 
 if TYPE_CHECKING:
@@ -40,29 +40,47 @@ class Calls(Protocol):
         ...
 
 
-async def open_calls(section: RewardSection, limits: Limits) -> Calls:
-    """Load the reward where it belongs. A sync reward is never imported by this process. Raises `RewardError`."""
-    template = await TemplateProcess(section, limits).start()
+async def open_calls(section: RewardSection, limits: Limits, gpus: str | None) -> Calls:
+    """Load the reward where it belongs. A sync reward is never imported by this process. Raises `RewardError`.
+
+    `gpus`: as for `Housing`, of a reward that stays loaded on a GPU.
+    """
+    resident = resident_of(section)
+    if resident is not None:
+        process = RewardProcess(section, limits, housing_of(resident, gpus))
+        return ProcessCalls(await process.start(), num_at_once=1)
+    template = await RewardProcess(section, limits, TEMPLATE).start()
     if not template.loaded.is_async:
-        return ForkedCalls(template)
+        return ProcessCalls(template, num_at_once=_num_cores())
     await template.close()
     reward = await asyncio.to_thread(load_reward, section)
     assert awaits(reward), f"{section.name} is async in one process and not in another"
     return AwaitedCalls(section, limits, reward)
 
 
-class ForkedCalls:
-    """Calls of a sync reward."""
+def housing_of(resident: Resident, gpus: str | None) -> Housing:
+    """The process of a reward that stays loaded. `gpus`: what it sees where it asks for one."""
+    return Housing(
+        module="agrpo.rewards.sandbox.resident",
+        load_seconds=resident.load_seconds,
+        load_setting="load_seconds",
+        watches_calls=False,
+        gpus=gpus if resident.on_gpu else "",
+    )
 
-    def __init__(self, template: TemplateProcess) -> None:
-        self.whole_group = template.loaded.whole_group
-        self._template = template
+
+class ProcessCalls:
+    """Calls of a sync reward, in children of its process or in that process itself."""
+
+    def __init__(self, process: RewardProcess, *, num_at_once: int) -> None:
+        self.whole_group = process.loaded.whole_group
+        self._process = process
         self._restarting = asyncio.Lock()
-        self._places = asyncio.Semaphore(_num_cores())
+        self._places = asyncio.Semaphore(num_at_once)
         self._closed = False
 
     async def judge(self, group: RolloutGroup, state: TrainerState) -> Judged:
-        """Judge in a fresh child. A template that dies is restarted, and the call made once more."""
+        """Have it judge. A process that dies is restarted, and the call made once more."""
         payload = pickle.dumps((group, state), protocol=pickle.HIGHEST_PROTOCOL)
         async with self._places:
             answer = await self._ask(payload)
@@ -71,35 +89,35 @@ class ForkedCalls:
             return Judged(verdicts=verdicts, notes=_notes_in(answer))
         failure = answer.failure or f"it answered for {len(answer.values)} of {len(group.rollouts)} completions"
         if answer.overdue:
-            raise _overdue(self._template.section, self._template.limits, group)
+            raise _overdue(self._process.section, self._process.limits, group)
         raise CallFailed(failure)
 
     async def close(self) -> None:
-        """End the template."""
+        """End the process."""
         self._closed = True
         async with self._restarting:
-            await self._template.close()
+            await self._process.close()
 
     async def _ask(self, payload: bytes) -> Answer:
-        template = self._template
+        process = self._process
         try:
-            return await template.ask(payload)
-        except TemplateDied as death:
-            logger.warning("%s: %s; starting it again", template.section.name, death)
+            return await process.ask(payload)
+        except ProcessDied as death:
+            logger.warning("%s: %s; starting it again", process.section.name, death)
         try:
-            return await (await self._restarted(template)).ask(payload)
-        except TemplateDied as death:
+            return await (await self._restarted(process)).ask(payload)
+        except ProcessDied as death:
             return Answer(failure=f"{death}, twice in this call")
 
-    async def _restarted(self, dead: TemplateProcess) -> TemplateProcess:
-        """A living template; of several calls that saw one die, the first starts the next."""
+    async def _restarted(self, dead: RewardProcess) -> RewardProcess:
+        """A living process; of several calls that saw one die, the first starts the next."""
         async with self._restarting:
             if self._closed:
                 raise RewardError(f'reward "{dead.section.name}" was closed during a call')
-            if self._template is dead:
+            if self._process is dead:
                 await dead.close()
-                self._template = await TemplateProcess(dead.section, dead.limits).start()
-            return self._template
+                self._process = await RewardProcess(dead.section, dead.limits, dead.housing).start()
+            return self._process
 
 
 class AwaitedCalls:

@@ -57,6 +57,8 @@ class Answer:
     """Why there are no values at all."""
     overdue: bool = False
     """Whether the call failed by the clock."""
+    unforeseen: bool = False
+    """Whether it raised what agrpo does not: nobody knows in what state that left its process."""
 
 
 def to_bytes(record: Loaded | Answer) -> bytes:

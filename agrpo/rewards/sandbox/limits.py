@@ -42,9 +42,13 @@ class Limits:
 
     def impose(self) -> None:
         """Bind this process and those it starts. The clock is the parent's to watch."""
-        _lower(resource.RLIMIT_CORE, 0, 0)
         # The soft limit ends a process that lets it, the hard one any other.
         _lower(resource.RLIMIT_CPU, self.cpu_seconds, self.cpu_seconds + 1)
+        self.bound_memory()
+
+    def bound_memory(self) -> None:
+        """Bind what this process takes beyond what it holds now, and have it leave no dump of a crash."""
+        _lower(resource.RLIMIT_CORE, 0, 0)
         held = _address_space_bytes()
         if held is not None:
             _lower(resource.RLIMIT_AS, held + self.memory_bytes, held + self.memory_bytes)

@@ -1,4 +1,4 @@
-"""The scorer's end of a template: start it, ask it, log what it prints, end it."""
+"""The scorer's end of a reward's process, a template or a resident: start it, ask it, log what it prints, end it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import IO, TYPE_CHECKING
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Self
 
 from agrpo.errors import RewardError
 from agrpo.rewards.sandbox import processes
@@ -31,28 +32,53 @@ ANSWER_SLACK_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 LONGEST_LINE = 8192
 PIECE_BYTES = 2**18
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-class TemplateDied(Exception):
-    """The template ended, or had to be ended, before it answered."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Housing:
+    """What kind of process a reward lives in."""
+
+    module: str = "agrpo.rewards.sandbox.template"
+    """What the process runs."""
+    load_seconds: float = IMPORT_SECONDS
+    load_setting: str | None = None
+    """What sets `load_seconds`."""
+    watches_calls: bool = True
+    """Whether the process itself ends a call whose time is over, and is given `ANSWER_SLACK_SECONDS` to say so; else it is
+    killed with its call, and on closing at once."""
+    gpus: str | None = ""
+    """Its `CUDA_VISIBLE_DEVICES`; None: all are seen. CUDA does not survive a fork (A-205)."""
 
 
-class TemplateProcess:
-    """One running template. All its methods run on one asyncio loop."""
+TEMPLATE = Housing()
 
-    def __init__(self, section: RewardSection, limits: Limits) -> None:
+
+class ProcessDied(Exception):
+    """The process ended, or had to be ended, before it answered."""
+
+
+class ProcessOverdue(ProcessDied):
+    """It was killed, since it had not answered in time."""
+
+
+class RewardProcess:
+    """One running process of a reward. All its methods run on one asyncio loop."""
+
+    def __init__(self, section: RewardSection, limits: Limits, housing: Housing) -> None:
         self.section = section
         self.limits = limits
+        self.housing = housing
         self.loaded = Loaded()
         self._numbers = itertools.count(SETUP)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._ended = False
 
-    async def start(self) -> TemplateProcess:
-        """Start the process and import the reward in it. Raises `RewardError` if that does not work."""
+    async def start(self) -> Self:
+        """Start the process and load the reward in it. Raises `RewardError` if that does not work."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self._process = _spawn(theirs, repeatable=not self.limits.clock_decides)
+            self._process = _spawn(theirs, self.housing, repeatable=not self.limits.clock_decides)
         self._log = threading.Thread(target=_log_lines, args=(self.section.name, self._process.stdout), daemon=True)
         self._log.start()
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
@@ -65,8 +91,18 @@ class TemplateProcess:
             raise
 
     async def ask(self, group: bytes) -> Answer:
-        """The answer to one call. Raises `TemplateDied`. A cancelled call is killed."""
-        body = await self._exchange(group, self.limits.wall_seconds + ANSWER_SLACK_SECONDS)
+        """The answer to one call. Raises `ProcessDied`. A cancelled call is killed."""
+        watched, seconds = self.housing.watches_calls, self.limits.wall_seconds
+        try:
+            body = await self._exchange(group, seconds + ANSWER_SLACK_SECONDS if watched else seconds)
+        except ProcessOverdue as overdue:
+            if watched:
+                raise
+            return Answer(failure=str(overdue), overdue=True)
+        except asyncio.CancelledError:
+            if not watched:
+                self._process.kill()
+            raise
         try:
             return Answer(**json.loads(body))
         except (ValueError, TypeError):
@@ -75,6 +111,8 @@ class TemplateProcess:
     async def close(self) -> None:
         """End the process and all it started."""
         self._writer.close()
+        if not self.housing.watches_calls:
+            self._process.kill()  # it may be in a call, and holds nothing that is to be put in order
         try:
             await asyncio.to_thread(self._process.wait, CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -93,10 +131,12 @@ class TemplateProcess:
             python_path=os.environ.get("PYTHONPATH"),
         )
         try:
-            loaded = Loaded(**json.loads(await self._exchange(pickle.dumps(setup), IMPORT_SECONDS)))
-        except TemplateDied as death:
+            loaded = Loaded(**json.loads(await self._exchange(pickle.dumps(setup), self.housing.load_seconds)))
+        except ProcessDied as death:
+            setting = self.housing.load_setting if isinstance(death, ProcessOverdue) else None
             raise RewardError(
-                f'reward "{self.section.name}" cannot be imported: {death}; the log has its output'
+                f'reward "{self.section.name}" cannot be imported: {death}{f" ({setting})" if setting else ""}; '
+                "the log has its output"
             ) from None
         if loaded.problem is not None:
             raise RewardError(loaded.problem)
@@ -104,7 +144,7 @@ class TemplateProcess:
 
     async def _exchange(self, body: bytes, seconds: float) -> bytes:
         if self._ended:
-            raise TemplateDied(self._cause())
+            raise ProcessDied(self._cause())
         number = next(self._numbers)
         answered = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
@@ -114,15 +154,15 @@ class TemplateProcess:
                 return await answered
         except TimeoutError:
             self._process.kill()
-            raise TemplateDied(f"its process did not answer within {seconds:g} s") from None
+            raise ProcessOverdue(f"its process did not answer within {seconds:g} s") from None
         except ConnectionError:
-            raise TemplateDied(self._cause()) from None
+            raise ProcessDied(self._cause()) from None
         finally:
             if self._waiting.pop(number, None) is not None and not self._writer.is_closing():
                 self._writer.write(frame(number, b""))
 
     async def _listen(self) -> None:
-        """Hand out answers until the template closes its end, then fail the calls it left."""
+        """Hand out answers until the process closes its end, then fail the calls it left."""
         frames = Frames()
         try:
             while data := await self._reader.read(PIECE_BYTES):
@@ -135,7 +175,7 @@ class TemplateProcess:
         self._ended = True
         for answered in self._waiting.values():
             if not answered.done():
-                answered.set_exception(TemplateDied(self._cause()))
+                answered.set_exception(ProcessDied(self._cause()))
 
     def _cause(self) -> str:
         try:
@@ -147,13 +187,17 @@ class TemplateProcess:
         )
 
 
-def _spawn(pipe: socket.socket, *, repeatable: bool) -> subprocess.Popen[bytes]:
+def _spawn(pipe: socket.socket, housing: Housing, *, repeatable: bool) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_sys_path()), "PYTHONUNBUFFERED": "1"}
-    environment["CUDA_VISIBLE_DEVICES"] = ""  # CUDA does not survive a fork (A-205)
-    environment.setdefault("OMP_NUM_THREADS", "1")  # nor does a pool of OpenMP threads
+    environment.pop(VISIBLE, None)
+    if housing.gpus is not None:
+        environment[VISIBLE] = housing.gpus
+    environment.setdefault("OMP_NUM_THREADS", "1")  # a pool of OpenMP threads does not survive a fork either
+    environment.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a log is no terminal
     if repeatable:
         environment["PYTHONHASHSEED"] = "0"
-    command = [sys.executable, "-P", "-m", "agrpo.rewards.sandbox.template", str(pipe.fileno()), str(os.getpid())]
+        environment.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else sums on a GPU may differ from time to time
+    command = [sys.executable, "-P", "-m", housing.module, str(pipe.fileno()), str(os.getpid())]
     return subprocess.Popen(
         command,
         pass_fds=[pipe.fileno()],
@@ -170,7 +214,7 @@ def _sys_path() -> list[str]:
 
 
 def _log_lines(name: str, output: IO[bytes] | None) -> None:
-    assert output is not None, "the template was started without a pipe for its output"
+    assert output is not None, "the process was started without a pipe for its output"
     with output:
         while line := output.readline(LONGEST_LINE):
             logger.info("%s: %s", name, line.decode(errors="replace").rstrip("\n"))

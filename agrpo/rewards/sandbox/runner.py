@@ -33,11 +33,20 @@ class RewardRunner:
     """Runs one reward of a run. All its methods run on one asyncio loop; several runners may run side by side."""
 
     def __init__(
-        self, section: RewardSection, *, reproducible: bool = False, begun: TrainerState | None = None
+        self,
+        section: RewardSection,
+        *,
+        reproducible: bool = False,
+        begun: TrainerState | None = None,
+        gpus: str | None = "",
     ) -> None:
-        """`begun`: how far the run was before its first step."""
+        """`begun`: how far the run was before its first step.
+
+        `gpus`: what `CUDA_VISIBLE_DEVICES` is to a reward that asks for a GPU; None: it sees all.
+        """
         self._section = section
         self._begun = begun or TrainerState()
+        self._gpus = gpus
         self._limits = Limits.of(section, reproducible=reproducible)
         self._calls: Calls | None = None
         self._opening = asyncio.Lock()
@@ -101,7 +110,7 @@ class RewardRunner:
             if self._closed:
                 raise RewardError(f'reward "{self._section.name}" was asked to score after it was closed')
             if self._calls is None:
-                self._calls = await open_calls(self._section, self._limits)
+                self._calls = await open_calls(self._section, self._limits, self._gpus)
             return self._calls
 
     def _stop_if_asked(self, group: RolloutGroup, reason: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import selectors
 import signal
 import socket
@@ -17,54 +16,34 @@ import time
 from dataclasses import dataclass, field
 from typing import cast
 
-from agrpo.errors import AgrpoError
 from agrpo.rewards import Reward, awaits, load_named
 from agrpo.rewards.sandbox import child, processes
+from agrpo.rewards.sandbox.beginning import PIECE_BYTES, attempt, begin
 from agrpo.rewards.sandbox.frames import SETUP, Answer, Frames, Loaded, Setup, frame, to_bytes
 from agrpo.rewards.sandbox.limits import Limits
-from agrpo.rewards.sandbox.verdicts import reason_of
-
-PIECE_BYTES = 2**18
 
 
 def main() -> None:
     """Load the reward and serve."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    processes.die_with(int(sys.argv[2]))  # while it imports it cannot watch the pipe
-    frames = Frames()
-    setup = _setup(channel, frames)
-    sys.path[:] = setup.sys_path
-    os.environ.pop("PYTHONPATH", None)
-    if setup.python_path is not None:
-        os.environ["PYTHONPATH"] = setup.python_path
-    loaded, reward = _load(setup)
+    begun = begin()
+    loaded, reward = _load(begun.setup)
     if reward is not None:
         processes.outlive_parent()
         processes.adopt_orphans()
         gc.collect()
         gc.freeze()  # else a collection in a child copies every page it looks at
-    channel.sendall(frame(SETUP, to_bytes(loaded)))
+    begun.channel.sendall(frame(SETUP, to_bytes(loaded)))
     if reward is not None:
-        Template(channel, frames, reward, setup.limits).serve()
+        Template(begun.channel, begun.frames, reward, begun.setup.limits).serve()
     sys.stdout.flush()
     os._exit(0)  # threads that a reward's module started would keep it alive
 
 
-def _setup(channel: socket.socket, frames: Frames) -> Setup:
-    while data := channel.recv(PIECE_BYTES):
-        for _, body in frames.feed(data):
-            return pickle.loads(body)
-    sys.exit(0)
-
-
 def _load(setup: Setup) -> tuple[Loaded, Reward | None]:
     """What to tell the scorer, and the reward if calls of it are to be served here."""
-    try:
-        reward = load_named(setup.name, setup.settings)
-    except AgrpoError as error:
-        return Loaded(problem=str(error)), None
-    except (Exception, SystemExit) as error:
-        return Loaded(problem=f'reward "{setup.name}" cannot be loaded: {reason_of(error)}'), None
+    reward = attempt(setup.name, lambda: load_named(setup.name, setup.settings))
+    if isinstance(reward, Loaded):
+        return reward, None
     if awaits(reward):
         return Loaded(is_async=True, whole_group=reward.whole_group), None
     return Loaded(whole_group=reward.whole_group), cast("Reward", reward)

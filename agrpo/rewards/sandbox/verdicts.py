@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agrpo.errors import NoteRefused
 from agrpo.metrics.names import added_up
+from agrpo.records.score import Unjudged
 from agrpo.rewards.calling import NOTED_WRONGLY, Notes, plain
 
 LONGEST_REASON = 500
@@ -75,6 +76,8 @@ def verdicts_of(returned: object, count: int) -> list[Verdict]:
 def _verdict(entry: object) -> Verdict:
     if entry is None:
         return Verdict(value=None)
+    if isinstance(entry, Unjudged):
+        return Verdict(value=None, error=entry.reason[:LONGEST_REASON])
     number = plain(entry)
     if not isinstance(number, Real):
         return Verdict(value=None, error=f"it returned {type(entry).__name__}; expected a number or None")

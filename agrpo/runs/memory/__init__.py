@@ -4,6 +4,7 @@
     rows       how large rows and rollouts can get
     parts      what each process holds
     servers    and vLLM's, which the run starts
+    reward_models   and those of reward models
     machine    what there is
     gpus       and of GPUs, in the learner's eyes
     here       of this machine
@@ -17,6 +18,7 @@ from agrpo.runs.memory.here import machine_here
 from agrpo.runs.memory.machine import Machine, Memory
 from agrpo.runs.memory.parts import Part
 from agrpo.runs.memory.plan import MemoryPlan, Place, plan_memory
+from agrpo.runs.memory.reward_models import gpu_index, reward_models
 from agrpo.runs.memory.telling import headings, lines, problems, warnings
 
 __all__ = [
@@ -25,10 +27,12 @@ __all__ = [
     "MemoryPlan",
     "Part",
     "Place",
+    "gpu_index",
     "headings",
     "lines",
     "machine_here",
     "plan_memory",
     "problems",
+    "reward_models",
     "warnings",
 ]

@@ -54,6 +54,8 @@ class Imports:
     scorer: int = 130 * MIB
     judge: int = 110 * MIB
     """A reward's template, and its children."""
+    classifier: int = 390 * MIB
+    """A reward model's process."""
     flow: int = 160 * MIB
     prefect: int = 240 * MIB
     server: int = 1200 * MIB

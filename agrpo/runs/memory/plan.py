@@ -12,6 +12,7 @@ from agrpo.engines.transformers import Transformers
 from agrpo.engines.vllm import Vllm
 from agrpo.runs.memory.machine import Machine, Memory
 from agrpo.runs.memory.parts import BYTES, IMPORTS, MIB, Part, engine_parts, fixed, passing, training_parts
+from agrpo.runs.memory.reward_models import gpu_index, judge_imports, judge_parts, reward_models, unknown_models
 from agrpo.runs.memory.rows import RowSize, row_size
 from agrpo.runs.memory.servers import server_parts, shared_gpu_parts
 from agrpo.runs.memory.shape import ModelShape, read_shape
@@ -89,14 +90,21 @@ def plan_memory(config: RunConfig, machine: Machine) -> MemoryPlan:
     training_here = [] if on_gpu else training
     here = [*_imports(config, ranks, on_gpu=on_gpu), *(part for part in training_here for _ in range(ranks))]
     here += _whole_models(config, shape, training_here, ranks, on_gpu=on_gpu)
-    here += _generators(config, shape, row, on_gpu=on_gpu)
+    here += [*_generators(config, shape, row, on_gpu=on_gpu), *judge_parts(config, row, None)]
     places = [Place(name=HERE, memory=machine.memory, parts=tuple(here))]
     if on_gpu:
         parts = (_context(), *training, *_servers_beside(config, shape, machine))
-        places.append(Place(name=_gpu_name(ranks), memory=machine.gpus[0], parts=parts))
+        parts += tuple(part for index in range(ranks) for part in judge_parts(config, row, index))
+        places += [
+            Place(name=_gpu_name(ranks), memory=machine.gpus[0], parts=parts),
+            *_gpus_of_judges(config, row, ranks, machine),
+        ]
+    unknown = [*([] if shape else [config.model.path]), *unknown_models(config)]
     return MemoryPlan(
         places=tuple(places),
-        unknown=None if shape else f"the weights of {config.model.path}, which are not all here yet or of another kind",
+        unknown=f"the weights of {', '.join(unknown)}, which are not all here yet or of another kind"
+        if unknown
+        else None,
         doubt=machine.gpus_doubt,
         row=row,
     )
@@ -116,18 +124,30 @@ def _gpu_name(ranks: int) -> str:
     return "the learner's GPU" if ranks == 1 else f"each of the learner's {ranks} GPUs"
 
 
+def _gpus_of_judges(config: RunConfig, row: RowSize, ranks: int, machine: Machine) -> list[Place]:
+    """Those behind the learner's on which a reward model is."""
+    asked = {index for model in reward_models(config) if (index := gpu_index(model)) is not None}
+    return [
+        Place(name=f"the reward model's GPU (cuda:{index})", memory=machine.gpus[index], parts=tuple(parts))
+        for index in sorted(asked)
+        if ranks <= index < len(machine.gpus) and (parts := judge_parts(config, row, index))
+    ]
+
+
 def _context() -> Part:
     return fixed("learner", "the driver and torch", IMPORTS.gpu_context)
 
 
 def _imports(config: RunConfig, ranks: int, *, on_gpu: bool) -> list[Part]:
     """What all processes hold before any has a model."""
-    scorers, judges = config.workers.scorers, config.workers.scorers * len(config.rewards)
+    scorers = config.workers.scorers
+    judges = scorers * (len(config.rewards) - len(reward_models(config)))
     return [
         fixed("learner", "imports", ranks * (IMPORTS.learner + (IMPORTS.driver if on_gpu else 0))),
         fixed("scorer", "imports, and the children that judge", scorers * IMPORTS.scorer + judges * IMPORTS.judge),
         fixed("recorder", "imports and database", IMPORTS.recorder),
         fixed("flow", "imports, and a server of Prefect", IMPORTS.flow + IMPORTS.prefect),
+        *judge_imports(config),
     ]
 
 
