@@ -50,6 +50,9 @@ class ModelSection:
     """Run the Python code that the model's repository brings with it."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
+    chat_template: Annotated[str, Field(min_length=1)] | None = None
+    """A template for training ([templates.md](templates.md)), such as `qwen3_training`, or a file with one; exports carry it.
+    None: the tokenizer's own."""
 
     @property
     def served_dtype(self) -> str:

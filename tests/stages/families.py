@@ -20,6 +20,8 @@ class Family:
     between: str
     """What stands between the end of the turn that called and the next one, where the tool says 9."""
     shown_by_template: bool = True
+    recognised: str | None = None
+    """The template for training that is advised, since this one rewrites and is known."""
 
 
 CHATML = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
@@ -144,6 +146,7 @@ FAMILIES = {
         call='<tool_call>{"name": "add", "arguments": {"a": 4, "b": 5}}</tool_call>',
         between=f"\n<start_of_turn>user\n{GEMMA_RESULT}<end_of_turn>\n<start_of_turn>model\n",
         shown_by_template=False,
+        recognised="gemma3_training",
     ),
     "functiongemma": Family(
         template=FUNCTION_GEMMA,
