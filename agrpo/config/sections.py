@@ -138,7 +138,7 @@ class ToolsSection:
     """Of one call. One that takes longer has failed."""
     max_result_characters: Annotated[int, Field(ge=1)] = 8192
     """Of a result that the model sees; what is beyond is cut, and the model is told so."""
-    call_format: Literal["tagged", "llama", "deepseek", "gemma"] | None = None
+    call_format: Literal["tagged", "llama", "deepseek", "gemma", "mistral"] | None = None
     """How the model writes its calls. None: as its tokenizer declares, or as its chat template shows."""
 
 

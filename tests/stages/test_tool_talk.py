@@ -100,7 +100,7 @@ def test_a_template_that_shows_tools_and_no_way_to_call_them_needs_the_setting(
     tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ):
     model = tokenizer_with(tiny_tokenizer, tmp_path, SHOWS_NO_FORMAT)
-    with pytest.raises(ToolError, match=r"set tools\.call_format to one of tagged, llama, deepseek, gemma"):
+    with pytest.raises(ToolError, match=r"set tools\.call_format to one of tagged, llama, deepseek, gemma, mistral"):
         Stage(model)
     (rollout,) = Stage(model, call_format="tagged").play(script(call_of("add", a=4, b=5), "9"))
     assert rollout.tool_failure_count == 0
