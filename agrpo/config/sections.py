@@ -50,6 +50,9 @@ class ModelSection:
     """Run the Python code that the model's repository brings with it."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
+    chat_template: Annotated[str, Field(min_length=1)] | None = None
+    """A template for training ([templates.md](templates.md)), such as `qwen3_training`, or a file with one; exports carry it.
+    None: the tokenizer's own."""
 
     @property
     def served_dtype(self) -> str:
@@ -135,7 +138,7 @@ class ToolsSection:
     """Of one call. One that takes longer has failed."""
     max_result_characters: Annotated[int, Field(ge=1)] = 8192
     """Of a result that the model sees; what is beyond is cut, and the model is told so."""
-    call_format: Literal["tagged", "llama", "deepseek", "gemma"] | None = None
+    call_format: Literal["tagged", "llama", "deepseek", "gemma", "mistral"] | None = None
     """How the model writes its calls. None: as its tokenizer declares, or as its chat template shows."""
 
 
