@@ -162,12 +162,16 @@ class EnvironmentsSection:
 
 @part
 class RolloutLoopSection:
-    """A class of yours that changes how prompts become rollouts, and rewards advantages ([hooks.md](hooks.md))."""
+    """Code of yours that makes rollouts: a class with hooks ([hooks.md](hooks.md)), a function ([rollout_func.md](rollout_func.md))."""
 
     path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A subclass of `agrpo.AsyncRolloutLoop`, as `package.module:Class`. None: agrpo's own."""
+    rollout_func: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """What is given a group's prompt and returns its completions, as `package.module:function`. None: the engine is asked."""
+    timeout_seconds: Positive = 1200.0
+    """Of one call of `rollout_func`, what it asks the engine included. One that takes longer ends the run."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Values of yours that it reads as `self.settings`."""
+    """Values of yours: the class reads them as `self.settings`, the function as `trainer.settings`."""
 
 
 @part
