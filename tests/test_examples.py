@@ -12,9 +12,11 @@ import pytest
 
 from agrpo.config import RunConfig, resolve
 from agrpo.database.queries import query
+from agrpo.database.writer import Database
 from agrpo.records.arrow import group_from_arrow
 from agrpo.rollout_loop.finding import loop_class
 from agrpo.runs import prepare as prepare_run
+from agrpo.stages.recorder import record_once
 from examples.curriculum.curriculum import right_sum
 from examples.guess.game import GuessNumber
 from examples.shots.shots import right_sum as help_costs
@@ -159,6 +161,7 @@ def test_a_function_makes_the_completions_of_a_whole_run(tiny_model, tmp_path):
     folder = prepare_run(resolve(SHOTS / "run.toml", sets=[*sets, "step.zero_variance='keep'"]))
     walk(folder)
     assert len(dones(folder)) == 2
+    record_once(folder, Database(folder.database))
     shown = query(
         folder.database,
         "SELECT CAST(own_columns->>'shots' AS INTEGER) AS shots, min(num_prompt_tokens) AS least, count(*) AS num "

@@ -163,9 +163,10 @@ def _logprob(where: str, value: Any) -> float:
     number = _plain(value)
     if isinstance(number, bool) or not isinstance(number, Real):
         raise Unfit(f"{where} is {_shown(value)}; expected a log-prob")
-    if not math.isfinite(number) or number > ROUNDING:
-        raise Unfit(f"{where} is {float(number)}; expected a log-prob in nats, finite and not above 0")
-    return min(float(number), 0.0)
+    logprob = float(number)
+    if not math.isfinite(logprob) or logprob > ROUNDING:
+        raise Unfit(f"{where} is {logprob}; expected a log-prob in nats, finite and not above 0")
+    return min(logprob, 0.0)
 
 
 def _recordable(where: str, value: Any) -> Any:

@@ -41,11 +41,10 @@ class Made:
 
     def __init__(self, model: Path, function: str | None, line: Any = None, **tables: Any) -> None:
         loop = {"timeout_seconds": 20, "settings": tables.pop("own", {}), **tables.pop("loop", {})}
-        section = {"rollout_func": f"{HERE}:{function}", **loop} if function else {}
+        section: Any = {"rollout_func": f"{HERE}:{function}", **loop} if function else {}
         engine = {"num_generations": 2, "max_completion_length": 100, **tables.pop("engine", {})}
-        tree = settings(
-            model, model, model, rollout_loop=section, engine=engine, **{"loss": {"name": "clip"}, **tables}
-        )
+        tree = settings(model, model, model, rollout_loop=section, engine=engine)
+        tree |= {"loss": {"name": "clip"}, **tables}
         tree["prompts"] = {"name": "reasoning_gym", "dataset": "chain_sum"}
         self.config = RunConfig.build(resolve(values=tree))
         self.renderer = Renderer(self.config.model)
@@ -62,14 +61,16 @@ class Made:
 
 @pytest.mark.parametrize("reproducible", [False, True])
 @pytest.mark.parametrize("function", ["passing", "passing_async"])
-def test_a_function_that_asks_the_engine_makes_the_rollouts_of_agrpos_own_loop(tiny_model, function, reproducible):
+def test_a_function_that_asks_the_engine_makes_the_rollouts_of_agrpos_own_loop(
+    tiny_model: Path, function: str, reproducible: bool
+):
     engine = {"reproducible": reproducible}
     own, made = (Made(tiny_model, name, engine=engine).rollouts() for name in (None, function))
     assert [replace(one, duration_seconds=0) for one in made] == [replace(one, duration_seconds=0) for one in own]
 
 
 @pytest.mark.spec("G-212")
-def test_it_is_given_each_prompt_once_and_the_trainer(tiny_model):
+def test_it_is_given_each_prompt_once_and_the_trainer(tiny_model: Path):
     functions.CALLED.clear()
     Made(tiny_model, "passing", own={"depth": 3}).rollouts()
     ((prompts, trainer),) = functions.CALLED
@@ -80,7 +81,7 @@ def test_it_is_given_each_prompt_once_and_the_trainer(tiny_model):
 
 @pytest.mark.spec("G-214")
 @pytest.mark.parametrize("key", ["prompt_ids", "completion_ids", "logprobs"])
-def test_a_key_that_is_missing_is_named(tiny_model, key):
+def test_a_key_that_is_missing_is_named(tiny_model: Path, key: str):
     made = Made(tiny_model, "given", own={"returns": {key: "left out"}})
     with pytest.raises(HookError, match=rf'{HERE}:given, ticket 7 \(row 5\), returned no "{key}"; there is '):
         made.rollouts()
@@ -116,7 +117,7 @@ P, C, L = [[3], [3]], [[4, 5], [6, 1]], [[-0.5, -1.0], [-2.0, -0.1]]
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_key(tiny_model, returns, told):
+def test_what_does_not_fit_is_refused_with_its_key(tiny_model: Path, returns: dict[str, Any], told: str):
     made = Made(tiny_model, "given", own={"returns": {"prompt_ids": P, "completion_ids": C, "logprobs": L, **returns}})
     with pytest.raises(HookError, match=rf"{HERE}:given, ticket 7 \(row 5\), {told}"):
         made.rollouts()
@@ -133,12 +134,12 @@ def test_what_does_not_fit_is_refused_with_its_key(tiny_model, returns, told):
         ("raising", "raised KeyError: 'answer'. Mend it, then `agrpo resume` this run"),
     ],
 )
-def test_a_function_that_fails_stops_the_run_with_its_name(tiny_model, function, told):
+def test_a_function_that_fails_stops_the_run_with_its_name(tiny_model: Path, function: str, told: str):
     with pytest.raises(HookError, match=rf"{HERE}:{function}, ticket 7 \(row 5\), {told}"):
         Made(tiny_model, function).rollouts()
 
 
-def test_a_function_that_hangs_meets_its_deadline_by_name(tiny_model):
+def test_a_function_that_hangs_meets_its_deadline_by_name(tiny_model: Path):
     with pytest.raises(DeadlineExceeded, match=rf"{HERE}:hanging, ticket 7 .* within 0.2 s \(rollout_loop.timeout_sec"):
         Made(tiny_model, "hanging", loop={"timeout_seconds": 0.2}).rollouts()
 
@@ -150,36 +151,36 @@ def test_a_function_that_hangs_meets_its_deadline_by_name(tiny_model):
         ("asking_text", r"trainer.generate: prompt_ids\[0\] is '4 \+ 5 ='; expected a list"),
     ],
 )
-def test_the_trainer_says_how_it_is_to_be_asked(tiny_model, function, told):
+def test_the_trainer_says_how_it_is_to_be_asked(tiny_model: Path, function: str, told: str):
     with pytest.raises(HookError, match=told):
         Made(tiny_model, function).rollouts()
 
 
-def test_a_trainer_answers_during_its_own_call_alone(tiny_model):
+def test_a_trainer_answers_during_its_own_call_alone(tiny_model: Path):
     functions.CALLED.clear()
     Made(tiny_model, "passing").rollouts()
     with pytest.raises(HookError, match="was asked after the function had returned"):
         asyncio.run(functions.CALLED[0][1].generate_async([[3]]))
 
 
-def test_an_engine_without_an_answer_fails_the_groups_rollouts(tiny_model):
+def test_an_engine_without_an_answer_fails_the_groups_rollouts(tiny_model: Path):
     made = Made(tiny_model, "passing", lambda index, turn: EngineError if index else "9").rollouts()
     assert [rollout.stop_reason for rollout in made] == [StopReason.ENGINE_ERROR] * 2
     assert [rollout.turns for rollout in made] == [[], []] and made[0].error == "turn 0 of rollout 1"
 
 
-def test_a_prompt_that_leaves_no_room_refuses_the_group(tiny_model):
+def test_a_prompt_that_leaves_no_room_refuses_the_group(tiny_model: Path):
     with pytest.raises(PromptRefused, match=r"no more than step\.micro_tokens = 6 can be trained"):
         Made(tiny_model, "passing", engine={"max_completion_length": 5}, step={"micro_tokens": 6}).rollouts()
 
 
-def test_of_more_answers_than_are_wanted_the_ones_that_are_returned_count(tiny_model):
+def test_of_more_answers_than_are_wanted_the_ones_that_are_returned_count(tiny_model: Path):
     made = Made(tiny_model, "longer", lambda index, turn: f"{index} {turn}")
     texts = [rollout.completion[0]["content"] for rollout in made.rollouts()]
     assert texts == ["0 1", "1 1"]
 
 
-def test_tokens_from_elsewhere_count_as_sampled_by_the_version_at_the_groups_begin(tiny_model):
+def test_tokens_from_elsewhere_count_as_sampled_by_the_version_at_the_groups_begin(tiny_model: Path):
     made = Made(tiny_model, "elsewhere", lambda index, turn: [40 + index, 41, 42, 43])
     (first, _) = made.rollouts()
     assert first.completion_ids == [40, 41, 7] and first.stop_reason is StopReason.LENGTH
@@ -213,7 +214,7 @@ def test_versions_and_most_likely_tokens_are_found_again_by_the_tokens_before_th
 
 
 @pytest.mark.spec("G-215")
-def test_logprob_token_ids_say_whose_log_probs_stand_at_a_token(tiny_model):
+def test_logprob_token_ids_say_whose_log_probs_stand_at_a_token(tiny_model: Path):
     returns = {
         "prompt_ids": P,
         "completion_ids": C,
@@ -232,7 +233,7 @@ def test_logprob_token_ids_say_whose_log_probs_stand_at_a_token(tiny_model):
             Made(tiny_model, "given", own={"returns": bad}).rollouts()
 
 
-def test_a_loss_that_reads_the_most_likely_tokens_needs_them_of_tokens_from_elsewhere(tiny_model):
+def test_a_loss_that_reads_the_most_likely_tokens_needs_them_of_tokens_from_elsewhere(tiny_model: Path):
     returns = {"prompt_ids": P, "completion_ids": C, "logprobs": L}
     with pytest.raises(
         HookError, match=r'logprobs\[0\] for tokens that the run\'s engine has not .*loss.name = "clip"'
@@ -240,7 +241,7 @@ def test_a_loss_that_reads_the_most_likely_tokens_needs_them_of_tokens_from_else
         Made(tiny_model, "given", own={"returns": returns}, loss={"name": "score_centering"}).rollouts()
 
 
-def test_an_empty_completion_is_a_completion(tiny_model):
+def test_an_empty_completion_is_a_completion(tiny_model: Path):
     returns = {"prompt_ids": P, "completion_ids": [[], [6, 1]], "logprobs": [[], [-1.0, 0.00005]]}
     first, second = Made(tiny_model, "given", own={"returns": returns}).rollouts()
     assert (first.completion_ids, first.stop_reason) == ([], StopReason.LENGTH)
@@ -257,15 +258,15 @@ def test_an_empty_completion_is_a_completion(tiny_model):
         ({"rollout_loop": {"rollout_fun": "a:b"}}, 'unknown setting; did you mean "rollout_func"'),
     ],
 )
-def test_settings_that_a_function_would_ignore_are_refused(tiny_model, tables, told):
+def test_settings_that_a_function_would_ignore_are_refused(tiny_model: Path, tables: dict[str, Any], told: str):
     loop = {"rollout_func": "a:b", "timeout_seconds": 20}
-    tree = settings(tiny_model, tiny_model, tiny_model, **{"rollout_loop": loop, **tables})
-    tree["rollout_loop"] = {**loop, **tree["rollout_loop"]}
+    tree = settings(tiny_model, tiny_model, tiny_model)
+    tree |= {**tables, "rollout_loop": {**loop, **tables.get("rollout_loop", {})}}
     with pytest.raises(ConfigError, match=told):
         RunConfig.build(resolve(values=tree))
 
 
-def test_a_deadline_without_a_function_is_refused(tiny_model):
+def test_a_deadline_without_a_function_is_refused(tiny_model: Path):
     tree = settings(tiny_model, tiny_model, tiny_model, rollout_loop={"timeout_seconds": 5.0})
     with pytest.raises(ConfigError, match=r"rollout_loop\.timeout_seconds: says how long a rollout_func may take"):
         RunConfig.build(resolve(values=tree))
@@ -281,7 +282,7 @@ def test_a_deadline_without_a_function_is_refused(tiny_model):
         (f"{HERE}:piece_by_piece", "yields its completions piece by piece"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_refused_before_anything_starts(path, told):
+def test_a_function_that_cannot_be_used_is_refused_before_anything_starts(path: str, told: str):
     (problem,) = check_rollout_loop(RolloutLoopSection(rollout_func=path))
     assert problem.startswith(f'rollout_loop.rollout_func: "{path}"') and told in problem
 
@@ -295,7 +296,7 @@ def test_a_class_beside_the_function_may_filter_but_not_generate():
 
 
 @pytest.mark.spec("G-216")
-def test_any_other_key_reaches_the_rewards_and_is_recorded(tiny_model):
+def test_any_other_key_reaches_the_rewards_and_is_recorded(tiny_model: Path):
     made = Made(tiny_model, "measured", script("9")).rollouts()
     group = group_from_arrow(group_to_arrow(RolloutGroup(ticket=7, prompt=PROMPT, rollouts=made, model_version=3)))
     taken = Keywords(path="r", takes_all=True, named=frozenset(), required=frozenset()).of(group, Call(2))
@@ -307,7 +308,7 @@ def test_any_other_key_reaches_the_rewards_and_is_recorded(tiny_model):
     assert [json.loads(text) for text in recorded] == [{"length": 2, "seen": {"at": [1, 2.5]}}] * 2
 
 
-def test_what_the_page_shows_is_what_is_called(tiny_model, monkeypatch):
+def test_what_the_page_shows_is_what_is_called(tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
     text = (Path(__file__).parents[2] / "docs" / "rollout_func.md").read_text("utf-8")
     (written,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (tables,) = [tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL)]
