@@ -171,13 +171,23 @@ def _tool_problems(tools: ToolsSection, environments: EnvironmentsSection, stall
 
 def _environment_problems(environments: EnvironmentsSection, stall_seconds: float) -> list[str]:
     if not environments.are_given:
-        if environments.timeout_seconds == EnvironmentsSection().timeout_seconds:
-            return []
+        unused = EnvironmentsSection()
+        said = {
+            "timeout_seconds: says how long an environment may take": environments.timeout_seconds
+            != unused.timeout_seconds,
+            "settings: says what an environment is like": environments.settings != unused.settings,
+        }
         return [
-            "environments.timeout_seconds: says how long an environment may take, and there is none; set "
-            "environments.factory, or leave it out"
+            f"environments.{what}, and there is none; set environments.factory, or leave it out"
+            for what, is_said in said.items()
+            if is_said
         ]
     problems: list[str] = []
+    if environments.settings and environments.factory is None:
+        problems.append(
+            "environments.settings: are those of environments.factory, and there is none; give each of environments.factories "
+            "its own, as a table of factory and settings"
+        )
     if environments.factory is not None and environments.factories:
         problems.append(
             "environments.factory: is the only environment of a run, and environments.factories names "
