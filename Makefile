@@ -16,7 +16,7 @@ MARKS   := -m "not vllm$(if $(LONG),, and not long$(if $(SLOW),, and not slow))"
 PREFECT := PREFECT_HOME="$(CURDIR)/.prefect" PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test vllm test-vllm chaos check format bench spec ui clean
+.PHONY: help install quickstart test vllm test-vllm test-openenv chaos check format bench spec ui clean
 
 help: ## This table
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ test-vllm: install ## The tests that need a real vLLM server, which they share; 
 	 else \
 	   echo "the tests of a real vLLM server are not run: it cannot be installed here, for the reason above"; \
 	 fi
+
+test-openenv: install ## The tests of OpenEnv's adapter, on servers of its own; installs agrpo[openenv] first, some 40 packages
+	@$(PIP) -e '.[openenv]'
+	@$(BIN)/python -m pytest tests/openenv --durations 10 $(ARGS)
 
 chaos: install ## Kill runs a hundred times and hold them to their promises, in some 20 minutes; KILLS=20 SEEDS="7 8"
 	@KILLS="$(or $(KILLS),100)" SEEDS="$(or $(SEEDS),1 2)" $(BIN)/python -m pytest -q tests/chaos/many_kills.py $(ARGS)

@@ -215,7 +215,9 @@ def _check_prompts(config: RunConfig) -> list[str]:
         return [*problems, f"prompts: {error}"]
     problems += unfit_rows(rows, config.environments, kinds)
     facts = {name for row in rows.values() for name in row} - {"prompt", "environment"}
-    return problems + [problem for reward in config.rewards for problem in check_facts(reward, facts)]
+    brings_columns = config.rollout_loop.rollout_func is not None  # which functions among the rewards may take
+    told = [reward for reward in config.rewards if not (brings_columns and ":" in reward.name)]
+    return problems + [problem for reward in told for problem in check_facts(reward, facts)]
 
 
 def _check_place(config: RunConfig, place: str) -> list[str]:
