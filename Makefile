@@ -12,11 +12,11 @@ PORT    ?= 4200
 RUNS    ?= ./runs
 
 PIP     := $(BIN)/python -m pip install --disable-pip-version-check -qq
-MARKS   := -m "not vllm$(if $(SLOW),, and not slow)"
+MARKS   := -m "not vllm$(if $(LONG),, and not long$(if $(SLOW),, and not slow))"
 PREFECT := PREFECT_HOME="$(CURDIR)/.prefect" PREFECT_SERVER_ANALYTICS_ENABLED=false DO_NOT_TRACK=1
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test vllm test-vllm chaos check format bench spec ui clean
+.PHONY: help install quickstart test vllm test-vllm test-openenv chaos check format bench spec ui clean
 
 help: ## This table
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,7 +41,7 @@ $(VENV)/.installed: pyproject.toml
 quickstart: install ## Train a tiny model from scratch on this machine, and look at its run
 	@$(PREFECT) $(BIN)/agrpo quickstart --dir "$(RUNS)" $(ARGS)
 
-test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, ARGS="-k words" picks some
+test: install ## The tests that fit a laptop; SLOW=1 adds the slow ones, LONG=1 those of minutes too, ARGS="-k words" picks some
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(MARKS) --durations 10 $(ARGS)
 
 vllm: $(VLLM)/.installed ## vLLM in an environment of its own, .venv-vllm: for the GPU of this machine, else for its CPU
@@ -56,6 +56,10 @@ test-vllm: install ## The tests that need a real vLLM server, which they share; 
 	 else \
 	   echo "the tests of a real vLLM server are not run: it cannot be installed here, for the reason above"; \
 	 fi
+
+test-openenv: install ## The tests of OpenEnv's adapter, on servers of its own; installs agrpo[openenv] first, some 40 packages
+	@$(PIP) -e '.[openenv]'
+	@$(BIN)/python -m pytest tests/openenv --durations 10 $(ARGS)
 
 chaos: install ## Kill runs a hundred times and hold them to their promises, in some 20 minutes; KILLS=20 SEEDS="7 8"
 	@KILLS="$(or $(KILLS),100)" SEEDS="$(or $(SEEDS),1 2)" $(BIN)/python -m pytest -q tests/chaos/many_kills.py $(ARGS)

@@ -12,11 +12,14 @@ import pytest
 
 from agrpo.config import RunConfig, resolve
 from agrpo.database.queries import query
+from agrpo.database.writer import Database
 from agrpo.records.arrow import group_from_arrow
 from agrpo.rollout_loop.finding import loop_class
 from agrpo.runs import prepare as prepare_run
+from agrpo.stages.recorder import record_once
 from examples.curriculum.curriculum import right_sum
 from examples.guess.game import GuessNumber
+from examples.shots.shots import right_sum as help_costs
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
 from tests.stages.walk import dones, walk
@@ -26,6 +29,7 @@ SMOLLM2 = ROOT / "examples" / "smollm2"
 RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
 
 
+SHOTS = ROOT / "examples" / "shots"
 CURRICULUM = ROOT / "examples" / "curriculum"
 
 
@@ -143,6 +147,28 @@ def test_a_curriculum_trains_and_says_what_it_left_out(tiny_model, tmp_path):
     (folder,) = tmp_path.iterdir()
     dropped = query(folder / "run.duckdb", "SELECT drop_reason, count(*) AS num FROM step_groups GROUP BY ALL")
     assert dict(zip(*dropped.to_pydict().values(), strict=True)) == {None: 16, "filtered": 32}
+
+
+def test_a_right_sum_is_worth_less_where_there_was_help():
+    said = [[{"role": "assistant", "content": text}] for text in ("12", "It is 12.", "11")]
+    assert help_costs(said, ["12"] * 3, [0, 2, 0]) == [1.0, 0.6, 0.0]
+
+
+@pytest.mark.slow
+def test_a_function_makes_the_completions_of_a_whole_run(tiny_model, tmp_path):
+    changes = {"model.path": f"'{tiny_model}'", "run.dir": f"'{tmp_path}'", "stop.max_steps": "2"}
+    sets = [f"{name}={value}" for name, value in changes.items()]
+    folder = prepare_run(resolve(SHOTS / "run.toml", sets=[*sets, "step.zero_variance='keep'"]))
+    walk(folder)
+    assert len(dones(folder)) == 2
+    record_once(folder, Database(folder.database))
+    shown = query(
+        folder.database,
+        "SELECT CAST(own_columns->>'shots' AS INTEGER) AS shots, min(num_prompt_tokens) AS least, count(*) AS num "
+        "FROM rollouts WHERE ticket < 8 GROUP BY ALL ORDER BY shots",
+    ).to_pydict()
+    assert shown["shots"] == [0, 1, 2, 3] and shown["num"] == [16] * 4
+    assert shown["least"] == sorted(set(shown["least"])), "more sums are more tokens"
 
 
 @pytest.mark.slow

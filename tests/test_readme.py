@@ -198,6 +198,8 @@ def test_a_run_is_a_deployment(shown: str, server: str, newcomer: Newcomer):
         newcomer.types(f"export PREFECT_API_URL={server}; {run}", QUICKSTART_SECONDS)
     finally:
         _end(working)
+    steps = newcomer.types('agrpo sql latest --format csv "SELECT count(DISTINCT step) FROM live_metrics"')
+    assert steps.splitlines()[1] == "20"
 
 
 def _background(newcomer: Newcomer, command: str) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ from agrpo.config.sections import (
     EnvironmentsSection,
     ModelSection,
     RewardSection,
+    RolloutLoopSection,
     ToolsSection,
 )
 from agrpo.config.serving import serving_problems
@@ -73,11 +74,7 @@ def cross_checks(
     problems += _adapter_problems(sections["adapter"], engine)
     problems += _tool_problems(sections["tools"], sections["environments"], stop.stall_seconds)
     problems += _environment_problems(sections["environments"], stop.stall_seconds)
-    loop = sections["rollout_loop"]
-    if loop.settings and loop.path is None:
-        problems.append(
-            "rollout_loop.settings: values for a class of yours, and none is named; set rollout_loop.path, or leave them out"
-        )
+    problems += _loop_problems(sections["rollout_loop"], sections, stop.stall_seconds)
     place = sections["run"].dir
     if sections["store"].max_bytes is not None and "://" in place and not place.startswith("file://"):
         problems.append(
@@ -174,13 +171,23 @@ def _tool_problems(tools: ToolsSection, environments: EnvironmentsSection, stall
 
 def _environment_problems(environments: EnvironmentsSection, stall_seconds: float) -> list[str]:
     if not environments.are_given:
-        if environments.timeout_seconds == EnvironmentsSection().timeout_seconds:
-            return []
+        unused = EnvironmentsSection()
+        said = {
+            "timeout_seconds: says how long an environment may take": environments.timeout_seconds
+            != unused.timeout_seconds,
+            "settings: says what an environment is like": environments.settings != unused.settings,
+        }
         return [
-            "environments.timeout_seconds: says how long an environment may take, and there is none; set "
-            "environments.factory, or leave it out"
+            f"environments.{what}, and there is none; set environments.factory, or leave it out"
+            for what, is_said in said.items()
+            if is_said
         ]
     problems: list[str] = []
+    if environments.settings and environments.factory is None:
+        problems.append(
+            "environments.settings: are those of environments.factory, and there is none; give each of environments.factories "
+            "its own, as a table of factory and settings"
+        )
     if environments.factory is not None and environments.factories:
         problems.append(
             "environments.factory: is the only environment of a run, and environments.factories names "
@@ -190,6 +197,32 @@ def _environment_problems(environments: EnvironmentsSection, stall_seconds: floa
         problems.append(
             f"environments.timeout_seconds = {environments.timeout_seconds:g}: an environment may take as long as the run "
             f"waits for anything (stop.stall_seconds = {stall_seconds:g}), and would end it; lower the first or raise the second"
+        )
+    return problems
+
+
+def _loop_problems(loop: RolloutLoopSection, sections: Mapping[str, Any], stall_seconds: float) -> list[str]:
+    if loop.rollout_func is None:
+        ignored = {
+            "rollout_loop.settings: values for a class or a function of yours, and none is named; set rollout_loop.path or "
+            "rollout_loop.rollout_func, or leave them out": bool(loop.settings) and loop.path is None,
+            "rollout_loop.timeout_seconds: says how long a rollout_func may take, and there is none; set "
+            "rollout_loop.rollout_func, or leave it out": loop.timeout_seconds != RolloutLoopSection().timeout_seconds,
+        }
+        return [problem for problem, is_there in ignored.items() if is_there]
+    problems = [
+        f"rollout_loop.rollout_func: {loop.rollout_func} makes the completions itself, and {name} would never be used; leave "
+        "one of them out"
+        for name, given in (
+            ("tools.functions", bool(sections["tools"].functions)),
+            ("environments", sections["environments"].are_given),
+        )
+        if given
+    ]
+    if loop.timeout_seconds >= stall_seconds:
+        problems.append(
+            f"rollout_loop.timeout_seconds = {loop.timeout_seconds:g}: a call may take as long as the run waits for anything "
+            f"(stop.stall_seconds = {stall_seconds:g}), and would end it without its name; lower the first or raise the second"
         )
     return problems
 

@@ -18,6 +18,7 @@ from agrpo.config.sections import (
     AsyncSection,
     CheckpointSection,
     EnvironmentsSection,
+    FactorySection,
     ModelSection,
     OptimizerSection,
     RecorderSection,
@@ -296,6 +297,10 @@ def _values_of(built: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list | frozenset | set):
         return [_plain(item) for item in value]
+    if isinstance(value, FactorySection):
+        return _values_of(value) if value.settings else value.factory
+    if isinstance(value, dict) and any(isinstance(each, FactorySection) for each in value.values()):
+        return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return str(value) if isinstance(value, Path) else value

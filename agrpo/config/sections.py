@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from agrpo.registry import part
 
@@ -50,6 +50,9 @@ class ModelSection:
     """Run the Python code that the model's repository brings with it."""
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Extra keywords of the chat template."""
+    chat_template: Annotated[str, Field(min_length=1)] | None = None
+    """A template for training ([templates.md](templates.md)), such as `qwen3_training`, or a file with one; exports carry it.
+    None: the tokenizer's own."""
 
     @property
     def served_dtype(self) -> str:
@@ -135,7 +138,7 @@ class ToolsSection:
     """Of one call. One that takes longer has failed."""
     max_result_characters: Annotated[int, Field(ge=1)] = 8192
     """Of a result that the model sees; what is beyond is cut, and the model is told so."""
-    call_format: Literal["tagged", "llama", "deepseek", "gemma"] | None = None
+    call_format: Literal["tagged", "llama", "deepseek", "gemma", "mistral"] | None = None
     """How the model writes its calls. None: as its tokenizer declares, or as its chat template shows."""
 
 
@@ -144,13 +147,32 @@ _PATH = Field(pattern=r"^([A-Za-z_][\w.]*:)?[A-Za-z_][\w-]*$")
 
 
 @part
+class FactorySection:
+    """What makes the instances of one environment."""
+
+    factory: Annotated[str, _PATH]
+    """As `package.module:Class` or as an entry point's name."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Given to it by name."""
+
+
+def _factory_entry(given: Any) -> Any:
+    """A factory without settings may be named alone."""
+    return {"factory": given} if isinstance(given, str) else given
+
+
+@part
 class EnvironmentsSection:
     """Worlds in which rollouts act ([environments.md](environments.md)). Without any, a rollout has functions alone, or nothing."""
 
     factory: Annotated[str, _PATH] | None = None
-    """What makes an instance of the run's only environment, as `package.module:Class` or as an entry point's name."""
-    factories: dict[str, Annotated[str, _PATH]] = field(default_factory=dict)
-    """Several, by the name with which a row's `environment` column picks one."""
+    """What makes an instance of the run's only environment, as `package.module:Class`, or by its name: `openenv`, or an entry
+    point's."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Values that the factory is given by name, such as a `url`."""
+    factories: dict[str, Annotated[FactorySection, BeforeValidator(_factory_entry)]] = field(default_factory=dict)
+    """Several, by the name with which a row's `environment` column picks one; each is a factory, or a table of `factory` and
+    `settings`."""
     timeout_seconds: Positive = 30.0
     """Of making an instance, of its `reset` and of its `get_reward`. A rollout whose environment takes longer has failed."""
 
@@ -162,12 +184,16 @@ class EnvironmentsSection:
 
 @part
 class RolloutLoopSection:
-    """A class of yours that changes how prompts become rollouts, and rewards advantages ([hooks.md](hooks.md))."""
+    """Code of yours that makes rollouts: a class with hooks ([hooks.md](hooks.md)), a function ([rollout_func.md](rollout_func.md))."""
 
     path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """A subclass of `agrpo.AsyncRolloutLoop`, as `package.module:Class`. None: agrpo's own."""
+    rollout_func: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """What is given a group's prompt and returns its completions, as `package.module:function`. None: the engine is asked."""
+    timeout_seconds: Positive = 1200.0
+    """Of one call of `rollout_func`, what it asks the engine included. One that takes longer ends the run."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Values of yours that it reads as `self.settings`."""
+    """Values of yours: the class reads them as `self.settings`, the function as `trainer.settings`."""
 
 
 @part

@@ -144,6 +144,7 @@ CREATE TABLE rollouts (
     model_version BIGINT,
     duration_seconds DOUBLE,
     own_prompt JSON,
+    own_columns JSON,
     environment_class VARCHAR,
     reset_seconds DOUBLE,
     get_reward_seconds DOUBLE,
@@ -162,6 +163,7 @@ COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training seque
 COMMENT ON COLUMN rollouts.num_sequences IS 'Training sequences that have a trained token; above 1: turns did not continue one another.';
 COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
 COMMENT ON COLUMN rollouts.own_prompt IS 'The messages that it was asked, where its environment had a say in them; NULL: those of its group.';
+COMMENT ON COLUMN rollouts.own_columns IS 'What rollout_loop.rollout_func returned with it, by name, which the rewards are given; NULL: nothing.';
 COMMENT ON COLUMN rollouts.environment_class IS 'The environment it acted in, which is also the name of the reward that it paid; NULL: none.';
 COMMENT ON COLUMN rollouts.reset_seconds IS 'Of its environment''s reset, and of making an instance where none was free.';
 COMMENT ON COLUMN rollouts.get_reward_seconds IS 'Of its environment''s get_reward; NULL: it was not asked.';

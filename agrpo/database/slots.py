@@ -22,6 +22,8 @@ from agrpo.records.sample import drift_of, sequences_of
 
 _TOPK = ("output_sampling_mask", "top_ids", "top_logprobs")
 """Most of a turn's bytes, where the run keeps them."""
+_RENAMED = ("turns", "reward", "prompt", "stay", "columns")
+"""Columns of a slot whose rows of `rollouts` have them under other names, or counted."""
 _SAMPLED_BY = ("model_attempt", "model_step", "model_ordinal")
 """Of the version that sampled a group; slots of older runs do not have them."""
 
@@ -138,11 +140,10 @@ def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
 def _rollouts(slots: pa.Table, turns: pa.Table) -> pa.Table:
     counts = _lengths(slots.column("turns"))
     columns: dict[str, Any] = {
-        **{
-            name: slots.column(name) for name in slots.column_names if name not in ("turns", "reward", "prompt", "stay")
-        },
+        **{name: slots.column(name) for name in slots.column_names if name not in _RENAMED},
         "own_reward": slots.column("reward"),
         "own_prompt": slots.column("prompt"),
+        "own_columns": slots.column("columns"),
         **_of_stays(slots.column("stay")),
         "completion_text": [_text(json.loads(text)) for text in slots.column("completion").to_pylist()],
         "num_completion_tokens": _lengths(slots.column("completion_ids")),

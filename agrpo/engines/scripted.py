@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -18,6 +19,8 @@ from agrpo.records.pressure import Pressure
 from agrpo.records.rollout import StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
 from agrpo.registry import part
+
+Id = Annotated[int, Field(ge=0)]
 
 
 @part
@@ -34,6 +37,9 @@ class Scripted:
     completion goes on to `max_completion_length`."""
     length: Annotated[int, Field(ge=1)] = 8
     """Tokens of a completion, the stop token included."""
+    completions: list[Annotated[list[Id], Field(min_length=1)]] = field(default_factory=list[list[int]])
+    """Whole completions in token ids, without the stop token; the seed picks one, and `length` is not heeded. Those of tool
+    calls make a policy that calls tools. Empty: every token is drawn."""
     delay_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Between a call and its answer. The tokens carry the version loaded at the end of it."""
 
@@ -118,6 +124,10 @@ def _around(token: int, count: int, vocabulary: int) -> list[int]:
 def _completion(script: Scripted, request: CompletionRequest) -> list[int]:
     most = request.sampling.max_completion_length
     stop_id = min(request.stop_ids, default=None) if script.stop_id is None else script.stop_id
+    if script.completions:
+        return [*script.completions[request.seed % len(script.completions)], *([] if stop_id is None else [stop_id])][
+            :most
+        ]
     if stop_id is None or stop_id not in request.stop_ids:
         return _drawn_ids(script, request, most)
     return [*_drawn_ids(script, request, script.length - 1), stop_id][:most]

@@ -1,7 +1,8 @@
 """Environments: worlds of yours in which the policy acts, one instance for each rollout that runs.
 
 `factories` finds what makes them and looks them over, `pool` lends each instance to one rollout at a time and replaces what
-hangs or breaks, `checking` says before a run starts what would keep it from working.
+hangs or breaks, `checking` says before a run starts what would keep it from working. `adapters` are environments that live
+elsewhere.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from agrpo.config import FactorySection
 
 if TYPE_CHECKING:
     from agrpo.config import EnvironmentsSection
@@ -43,12 +46,14 @@ def load_environments(section: EnvironmentsSection) -> dict[str, Kind]:
     """A run's environments by the name with which rows pick them. Raises `EnvironmentFault` or `ToolError`."""
     from agrpo.environments.factories import kind_at
 
-    return {name: kind_at(path) for name, path in paths_of(section).items()}
+    return {name: kind_at(own.factory, settings=own.settings) for name, own in factories_of(section).items()}
 
 
-def paths_of(section: EnvironmentsSection) -> dict[str, str]:
-    """Where the factories are, by the name with which rows pick them."""
-    return {**section.factories} if section.factory is None else {ONLY: section.factory}
+def factories_of(section: EnvironmentsSection) -> dict[str, FactorySection]:
+    """The factories, by the name with which rows pick them."""
+    if section.factory is None:
+        return {**section.factories}
+    return {ONLY: FactorySection(factory=section.factory, settings=section.settings)}
 
 
-__all__ = ["ONLY", "Kind", "load_environments", "paths_of"]
+__all__ = ["ONLY", "Kind", "factories_of", "load_environments"]

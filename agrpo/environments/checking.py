@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agrpo.environments import ONLY, Kind, paths_of
+from agrpo.environments import ONLY, Kind, factories_of
 from agrpo.environments.factories import kind_at, same_twice
 from agrpo.errors import AgrpoError, EnvironmentFault, words_of
 from agrpo.registry import nearest
@@ -27,11 +27,13 @@ def found_environments(section: EnvironmentsSection) -> tuple[dict[str, Kind], l
     """
     kinds: dict[str, Kind] = {}
     problems: list[str] = []
-    for name, path in paths_of(section).items():
+    for name, own in factories_of(section).items():
         where = f"environments.factories.{name}" if name else "environments.factory"
         try:
             kind = kind_at(
-                path, lambda factory, path=path: _in_time(factory, f'making "{path}"', section.timeout_seconds)
+                own.factory,
+                lambda factory, path=own.factory: _in_time(factory, f'making "{path}"', section.timeout_seconds),
+                settings=own.settings,
             )
             problem = _odd_instances(kind, section.timeout_seconds)
         except (AgrpoError, ImportError) as error:
@@ -151,7 +153,7 @@ def _odd_instances(kind: Kind, seconds: float) -> str | None:
 
 
 def _in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
-    """What it returns. Raises `EnvironmentFault` after as many seconds, or with what it raised."""
+    """What it returns. Raises `EnvironmentFault` after as many seconds, or with what it raised; agrpo's own errors as they are."""
     outcomes: list[Outcome] = []
 
     def work() -> None:
@@ -166,6 +168,8 @@ def _in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
     if not outcomes:
         raise EnvironmentFault(f"{what} did not return within {seconds:g} s (environments.timeout_seconds)")
     error = outcomes[0].error
+    if isinstance(error, AgrpoError):
+        raise error
     if error is not None:
         raise EnvironmentFault(f"{what} raised {words_of(error)}") from error
     return outcomes[0].value

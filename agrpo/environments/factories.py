@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from inspect import Parameter
 from types import MethodType
 from typing import Any
 
+import pydantic
+
 from agrpo.environments import Kind
-from agrpo.errors import EnvironmentFault, UnfitEnvironment, words_of
+from agrpo.errors import AgrpoError, EnvironmentFault, UnfitEnvironment, words_of
 from agrpo.loading import module_named
-from agrpo.registry import nearest
+from agrpo.registry import Registry, knobs_of, nearest, problems_of
 from agrpo.tools import Tool
 from agrpo.tools.functions import tool_of
 
 GROUP = "agrpo.environments"
 """Of the entry points with which packages offer environments."""
+ADAPTERS: Registry[Any] = Registry("agrpo.environments.adapters")
 OWN = ("reset", "get_reward")
 """Methods that agrpo calls itself: no tools."""
 
 
-def kind_at(path: str, make: Callable[[Callable[[], Any]], Any] = lambda factory: factory()) -> Kind:
+def kind_at(
+    path: str,
+    make: Callable[[Callable[[], Any]], Any] = lambda factory: factory(),
+    *,
+    settings: Mapping[str, Any] | None = None,
+) -> Kind:
     """The environment that the factory at `path` makes. One that is a function without a result's type is called, by `make`.
 
     Raises `EnvironmentFault`, `UnfitEnvironment` where a class lacks what an environment has, or `ToolError` for a public
     method that cannot be a tool.
     """
-    factory = factory_at(path)
+    factory = factory_at(path, settings or {})
     cls = _class_of(factory, path, make)
     reset = getattr(cls, "reset", None)
     if not callable(reset):
@@ -55,8 +64,8 @@ def kind_at(path: str, make: Callable[[Callable[[], Any]], Any] = lambda factory
     )
 
 
-def factory_at(path: str) -> Callable[[], Any]:
-    """What makes instances. Raises `EnvironmentFault` that says what is there instead."""
+def factory_at(path: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    """What makes instances, given these settings by name. Raises `EnvironmentFault` that says what is there instead."""
     found = _imported(path) if ":" in path else _plugged_in(path)
     if not callable(found):
         raise EnvironmentFault(
@@ -64,13 +73,20 @@ def factory_at(path: str) -> Callable[[], Any]:
         )
     if inspect.iscoroutinefunction(found):
         raise EnvironmentFault(f'"{path}" is written with async def; a factory makes its environment when it is called')
-    needed = [each for each in _parameters(found, path) if each.default is Parameter.empty and each.kind not in _REST]
+    if hasattr(found, "__agrpo_part__"):
+        return _built(found, path, settings)
+    taken = [each for each in _parameters(found, path) if each.kind not in _REST]
+    takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in _parameters(found, path))
+    unknown = [] if takes_all else sorted(settings.keys() - {each.name for each in taken})
+    if unknown:
+        told = nearest(unknown[0], [each.name for each in taken]) if taken else "it takes none"
+        raise EnvironmentFault(f'"{path}" has no setting "{unknown[0]}"; {told}')
+    needed = [each for each in taken if each.default is Parameter.empty and each.name not in settings]
     if needed:
         raise EnvironmentFault(
-            f'"{path}" needs "{needed[0].name}"; a factory is called without arguments: give it a default, or name a '
-            "function that fills it in"
+            f'"{path}" needs "{needed[0].name}"; give it in the settings of the factory, or give the argument a default'
         )
-    return found
+    return _WithSettings(found, settings) if settings else found
 
 
 def bound_tools(kind: Kind, instance: object) -> dict[str, Tool]:
@@ -84,6 +100,25 @@ def same_twice(kind: Kind) -> str:
         f'"{kind.path}" gave the same {kind.class_name} twice; every rollout needs an instance of its own: name the class, or a '
         "function that makes a new one at each call"
     )
+
+
+def _built(cls: type[Any], path: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
+    """A part whose fields are the settings, and whose call makes an instance."""
+    try:
+        return cls(**settings)
+    except pydantic.ValidationError as error:
+        raise EnvironmentFault("; ".join(problems_of(error, knobs_of(cls), f'"{path}": settings.'))) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _WithSettings:
+    """A factory and what it is given; every instance gets a copy of its own."""
+
+    found: Callable[..., Any]
+    settings: Mapping[str, Any]
+
+    def __call__(self) -> Any:
+        return self.found(**copy.deepcopy(dict(self.settings)))
 
 
 _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
@@ -107,10 +142,14 @@ def _imported(path: str) -> Any:
 
 
 def _plugged_in(name: str) -> Any:
+    if name in ADAPTERS.names():
+        return ADAPTERS[name]
     known = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in known:
-        told = nearest(name, list(known)) if known else f"no installed package has an entry point in {GROUP}"
-        raise EnvironmentFault(f'"{name}" is no environment of a package: {told}. Name yours as "package.module:Class"')
+        told = nearest(name, [*ADAPTERS.names(), *known])
+        raise EnvironmentFault(
+            f'"{name}" is no adapter of agrpo and no entry point in {GROUP}; {told}. Name yours as "package.module:Class"'
+        )
     try:
         return known[name].load()
     except (Exception, SystemExit) as error:
@@ -118,17 +157,18 @@ def _plugged_in(name: str) -> Any:
 
 
 def _class_of(factory: Callable[[], Any], path: str, make: Callable[[Callable[[], Any]], Any]) -> type[Any]:
-    if inspect.isclass(factory):
-        return factory
+    found = factory.found if isinstance(factory, _WithSettings) else factory
+    if inspect.isclass(found):
+        return found
     try:
-        told = typing.get_type_hints(factory).get("return")
+        told = typing.get_type_hints(found).get("return")
     except Exception:  # types that cannot be resolved here say nothing
         told = None
     if inspect.isclass(told) and callable(getattr(told, "reset", None)):
         return told
     try:
         return type(make(factory))
-    except EnvironmentFault:
+    except AgrpoError:
         raise
     except (Exception, SystemExit) as error:
         raise EnvironmentFault(f'"{path}" makes no environment: {words_of(error)}') from error

@@ -10,18 +10,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.resources import files
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from agrpo.errors import RunExists
-from agrpo.quickstart.progress import transformers_bars_hidden
+from agrpo.quickstart.policy import make_policy
 from agrpo.quickstart.question import Question, Task
 from agrpo.quickstart.run_file import run_file, run_settings
-from agrpo.quickstart.warm_start import OnStep, warm_start
-
-CORPUS_SEED, CORPUS_SIZE = 0, 4000
-"""Demonstrations the tokenizer is trained on; the same for every seed of a run, so that token ids mean the same."""
+from agrpo.quickstart.warm_start import OnStep
 
 MANIFEST = "manifest.json"
 PACKAGES = ("reasoning-gym", "tokenizers", "torch", "transformers")
@@ -74,8 +70,7 @@ def prepare(
     partial = prepared.folder.with_name(f".{prepared.folder.name}.{os.getpid()}")
     partial.mkdir(parents=True)
     try:
-        with transformers_bars_hidden():
-            _write(prepared, partial, num_threads, on_step)
+        _write(prepared, partial, num_threads, on_step)
         partial.rename(prepared.folder)
     except OSError:
         # Another process may have finished the same folder meanwhile.
@@ -87,21 +82,16 @@ def prepare(
 
 
 def _write(prepared: Prepared, partial: Path, num_threads: int | None, on_step: OnStep | None) -> None:
-    # Read when torch is first imported. Else threads that wait for each other spin, and where other work shares the
-    # cores a step of the warm start takes 3.0 s in place of 0.2 s (two threads on two cores).
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-    from agrpo.quickstart.model import make_model
-    from agrpo.quickstart.tokenizer import train_tokenizer
-
     task, seed = prepared.task, prepared.seed
-    corpus = islice(task.demonstrations(CORPUS_SEED), CORPUS_SIZE)
-    tokenizer = train_tokenizer(text for shown in corpus for text in (shown.question.text, shown.completion))
-    model = make_model(tokenizer, seed=seed, has_positions=task.has_positions)
-    steps = task.warm_start_steps
-    warm_start(model, tokenizer, task.demonstrations(seed), steps=steps, num_threads=num_threads, on_step=on_step)
-    model.save_pretrained(partial / prepared.model.name)
-    tokenizer.save_pretrained(partial / prepared.model.name)
+    make_policy(
+        partial / prepared.model.name,
+        task.demonstrations,
+        seed=seed,
+        steps=task.warm_start_steps,
+        has_positions=task.has_positions,
+        num_threads=num_threads,
+        on_step=on_step,
+    )
     _write_questions(partial / prepared.prompts.name, task.training(seed), task.dataset)
     _write_questions(partial / prepared.held_out.name, task.held_out(), task.dataset)
     about = f"Quickstart, seed {seed}: {task.about}."
@@ -158,7 +148,9 @@ def _manifest(prepared: Prepared) -> dict[str, Any]:
 
 def _digest_of_code() -> str:
     room = files("agrpo.quickstart")
-    pages = [room / name for name in ("model.py", "question.py", "run_file.py", "tokenizer.py", "warm_start.py")]
+    pages = [
+        room / name for name in ("model.py", "policy.py", "question.py", "run_file.py", "tokenizer.py", "warm_start.py")
+    ]
     pages += sorted(
         (page for page in (room / "tasks").iterdir() if page.name.endswith(".py")), key=lambda page: page.name
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-Message = dict[str, str]
+from agrpo.records.prompt import Message
 
 HELD_OUT_SHARE, WARM_START_SHARE = 0.2, 0.55
 
@@ -68,8 +68,18 @@ class Demonstration:
 
     question: Question
     completion: str
+    """The last message."""
+    before: tuple[Message, ...] = ()
+    """Messages between the question and the last: the policy's calls of tools, and what came back."""
+    schemas: tuple[dict[str, Any], ...] = ()
+    """Of the tools that the policy is shown, as chat templates take them."""
     first_token_weight: float = 1.0
-    """Of the loss on the completion's first token. Below 1: learn how to go on, but start so less often."""
+    """Of the loss on the first token that the policy writes. Below 1: learn how to go on, but start so less often."""
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole conversation. What it says as `assistant` is to be learned."""
+        return [*self.question.messages, *self.before, {"role": "assistant", "content": self.completion}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 PAD, END = "<|pad|>", "<|end|>"
-ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+POLICY = "<|assistant|>"
+ROLES = ("<|system|>", "<|user|>", POLICY, "<|tool|>")
 THINK = ("<think>", "</think>")
-"""Kept when special tokens are skipped in decoding: the answer is what follows `</think>`."""
+"""Around a thought. The answer is what follows the second."""
+CALL = ("<tool_call>", "</tool_call>")
+"""Around a call of a tool, in the format `tagged`."""
 
 MOST_TOKENS = 520
 LONGEST_PROMPT = 1024
@@ -20,15 +23,26 @@ NUMBERS = r"\d+\.\d|\d"
 """A number with a decimal, as number_sorting writes them, may become one token; else digits stay single."""
 
 CHAT_TEMPLATE = (
+    "{%- if tools -%}<|system|>"
+    "{%- for tool in tools -%}"
+    "{{ tool.function.name + '(' + (tool.function.parameters.properties | join(', ')) + ')\\n' }}"
+    "{%- endfor -%}<|end|>{%- endif -%}"
     "{%- for message in messages -%}"
-    "{{ '<|' + message['role'] + '|>' + (message['content'] or '') + '<|end|>' }}"
+    "{{ '<|' + message['role'] + '|>' + (message['content'] or '') }}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{ '<tool_call>' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '</tool_call>' }}"
+    "{%- endfor -%}<|end|>"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|assistant|>{%- endif -%}"
 )
+"""Tools are shown by their names and those of their arguments: `add(a, b)`. Their whole schemas would be most of a prompt."""
 
 
-def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Byte-pair encoding of `texts`; any other text round-trips too, since every byte is in the alphabet."""
+def train_tokenizer(texts: Iterable[str], words: Sequence[str] = THINK) -> PreTrainedTokenizerFast:
+    """Byte-pair encoding of `texts`; any other text round-trips too, since every byte is in the alphabet.
+
+    `words` are a token each, and are kept when special tokens are skipped in decoding.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -47,7 +61,7 @@ def train_tokenizer(texts: Iterable[str]) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in THINK])
+    tokenizer.add_tokens([AddedToken(word, special=False, normalized=False) for word in words])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from agrpo.quickstart.question import Demonstration, Message
+from agrpo.quickstart.question import Demonstration
+from agrpo.quickstart.tokenizer import END, POLICY
 
 if TYPE_CHECKING:
     import torch
@@ -71,37 +72,41 @@ class _Batch:
     ids: torch.Tensor
     """int64 `[rows, T]`, padded on the right, so that causal attention needs no mask."""
     weights: torch.Tensor
-    """float32 `[rows, T]`: of the loss on each token; 0 on prompts and padding."""
+    """float32 `[rows, T]`: of the loss on each token; 0 on what others say, and on padding."""
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, demonstrations: list[Demonstration]) -> _Batch:
     import torch
 
-    questions = [demonstration.question.messages for demonstration in demonstrations]
-    answers = [[{"role": "assistant", "content": demonstration.completion}] for demonstration in demonstrations]
-    prompts = _ids(tokenizer, questions, add_generation_prompt=True)
-    wholes = _ids(tokenizer, list(map(list.__add__, questions, answers)), add_generation_prompt=False)
-    longest = max(map(len, wholes))
-    ids = torch.zeros(len(wholes), longest, dtype=torch.long)
-    weights = torch.zeros(len(wholes), longest)
-    for row, (prompt, whole, demonstration) in enumerate(zip(prompts, wholes, demonstrations, strict=True)):
-        ids[row, : len(whole)] = torch.tensor(whole)
-        weights[row, len(prompt) : len(whole)] = 1.0
-        weights[row, len(prompt)] = demonstration.first_token_weight
+    conversations = [_ids(tokenizer, demonstration) for demonstration in demonstrations]
+    longest = max(map(len, conversations))
+    ids = torch.zeros(len(conversations), longest, dtype=torch.long)
+    weights = torch.zeros(len(conversations), longest)
+    opens, ends = (cast("int", tokenizer.convert_tokens_to_ids(mark)) for mark in (POLICY, END))
+    for row, (tokens, demonstration) in enumerate(zip(conversations, demonstrations, strict=True)):
+        ids[row, : len(tokens)] = torch.tensor(tokens)
+        said = list(_said(tokens, opens, ends))
+        for place in said:
+            weights[row, place.start : place.stop] = 1.0
+        weights[row, said[0].start] = demonstration.first_token_weight
     return _Batch(ids=ids, weights=weights)
 
 
-def _ids(
-    tokenizer: PreTrainedTokenizerBase, conversations: list[list[Message]], *, add_generation_prompt: bool
-) -> list[list[int]]:
-    encoded = tokenizer.apply_chat_template(
-        conversations, add_generation_prompt=add_generation_prompt, padding=False, return_dict=False
-    )
-    return cast("list[list[int]]", encoded)
+def _ids(tokenizer: PreTrainedTokenizerBase, demonstration: Demonstration) -> list[int]:
+    tools = list(demonstration.schemas) or None
+    encoded = tokenizer.apply_chat_template(demonstration.messages, tools=cast("Any", tools), return_dict=False)
+    return cast("list[int]", encoded)
+
+
+def _said(tokens: list[int], opens: int, ends: int) -> Iterator[range]:
+    """Places of what the policy says, message by message: behind the mark of its role, with the token that ends it."""
+    for place, token in enumerate(tokens):
+        if token == opens:
+            yield range(place + 1, tokens.index(ends, place) + 1)
 
 
 def _loss(model: Qwen3ForCausalLM, batch: _Batch) -> torch.Tensor:
-    """Mean over the completions' tokens of their weighted negative log-likelihood."""
+    """Mean over the tokens that the policy says of their weighted negative log-likelihood."""
     import torch.nn.functional as F
 
     weights = batch.weights[:, 1:]

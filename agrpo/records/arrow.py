@@ -56,6 +56,7 @@ GROUP_SCHEMA = pa.schema(
         ("tool_calls", pa.list_(TOOL_CALL)),
         ("prompt", pa.string()),
         ("stay", STAY),
+        ("columns", pa.string()),
     ]
 )
 
@@ -132,6 +133,7 @@ def group_to_arrow(group: RolloutGroup) -> pa.Buffer:
             "tool_calls": [asdict(call) for call in rollout.tool_calls],
             "prompt": None if rollout.prompt is None else json.dumps(rollout.prompt, ensure_ascii=False),
             "stay": stay_to_arrow(rollout.stay),
+            "columns": json.dumps(rollout.columns, ensure_ascii=False) if rollout.columns else None,
         }
         for rollout in group.rollouts
     ]
@@ -267,6 +269,7 @@ def _rollout_from_arrow(row: dict[str, Any], turns: list[TurnRecord]) -> Rollout
         tool_calls=tool_calls_of(row),
         prompt=None if row["prompt"] is None else json.loads(row["prompt"]),
         stay=stay_of(row),
+        columns=json.loads(row["columns"]) if row["columns"] else {},
     )
 
 

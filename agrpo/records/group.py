@@ -92,5 +92,9 @@ class RolloutGroup:
 
     @property
     def reward_kwargs(self) -> dict[str, list[Any]]:
-        """The row's other columns, one list entry per rollout."""
-        return {name: [value for _ in self.rollouts] for name, value in self.prompt.facts.items()}
+        """The row's other columns, and those that a `rollout_func` returned, one list entry per rollout."""
+        own = dict.fromkeys(name for rollout in self.rollouts for name in rollout.columns)
+        return {
+            **{name: [value for _ in self.rollouts] for name, value in self.prompt.facts.items()},
+            **{name: [rollout.columns.get(name) for rollout in self.rollouts] for name in own},
+        }

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from agrpo.records.prompt import Message
 
@@ -141,6 +142,8 @@ class Rollout:
     """What it was asked, where its environment or a hook had a say in that. None: the group's prompt."""
     stay: Stay | None = None
     """None: it had no environment."""
+    columns: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What the run's `rollout_func` returned with it, by name: rewards are given it beside the row's columns."""
 
     @property
     def terminated(self) -> bool:

@@ -1,4 +1,4 @@
-"""The loop of a run: found by its path, held to the hooks it overrides, built."""
+"""The loop of a run, and its `rollout_func`: found by their paths, held to what they are called with, built."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from agrpo.rollout_loop import AsyncRolloutLoop
 if TYPE_CHECKING:
     from agrpo.config import RolloutLoopSection, RunConfig
 
+ASKING = ("generate_one", "generate_one_turn")
+"""Hooks that make a rollout, which a `rollout_func` does by itself."""
 HOOKS = ("filter_prompt", "generate_one", "generate_one_turn", "compute_advantages", "setup", "close")
 
 
@@ -33,7 +35,7 @@ def loop_class(section: RolloutLoopSection) -> type[AsyncRolloutLoop]:
     """The class that a run names, or agrpo's own. Raises `HookError` that says what is there instead."""
     if section.path is None:
         return AsyncRolloutLoop
-    found = _found_at(section.path)
+    found = _found_at(section.path, "class", inspect.isclass)
     if not inspect.isclass(found) or not issubclass(found, AsyncRolloutLoop):
         told = f"the class {found.__name__}" if inspect.isclass(found) else f"a {type(found).__name__}"
         raise HookError(f'"{section.path}" is {told}; expected a subclass of agrpo.AsyncRolloutLoop')
@@ -51,12 +53,41 @@ def loop_class(section: RolloutLoopSection) -> type[AsyncRolloutLoop]:
 
 
 def check_rollout_loop(section: RolloutLoopSection) -> list[str]:
-    """What keeps the loop from being used here, a sentence each. It imports its module."""
+    """What keeps the loop and the function from being used here, a sentence each. It imports their modules."""
+    problems: list[str] = []
+    own: list[str] = []
     try:
-        loop_class(section)
+        own = [hook for hook in ASKING if overrides(loop_class(section), hook)]
     except HookError as error:
-        return [f"rollout_loop.path: {error}"]
-    return []
+        problems.append(f"rollout_loop.path: {error}")
+    if section.rollout_func is None:
+        return problems
+    try:
+        rollout_function(section.rollout_func)
+    except HookError as error:
+        problems.append(f"rollout_loop.rollout_func: {error}")
+    if own:
+        problems.append(
+            f"rollout_loop.rollout_func: {section.rollout_func} makes the completions, and {own[0]} of {section.path} would "
+            "never be called; leave one of them out"
+        )
+    return problems
+
+
+def rollout_function(path: str) -> Callable[..., Any]:
+    """The function at `package.module:function`, which takes prompts and a trainer. Raises `HookError`."""
+    found = _found_at(path, "function", inspect.isfunction)
+    if not inspect.isfunction(found) or "." in found.__qualname__ or "<" in found.__qualname__:
+        told = found.__qualname__ if inspect.isfunction(found) else f"a {type(found).__name__}"
+        raise HookError(f'"{path}" is {told}; expected a function, with def or async def at the top of a module')
+    if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
+        raise HookError(f'"{path}" yields its completions piece by piece; return them whole, as one dict')
+    if not _takes(inspect.signature(found).bind, None, None):
+        raise HookError(
+            f'"{path}": {found.__name__}{_signature(found)} is called as {found.__name__}(prompts, trainer); take the same '
+            "arguments"
+        )
+    return found
 
 
 def overrides(cls: type[AsyncRolloutLoop], hook: str) -> bool:
@@ -64,12 +95,13 @@ def overrides(cls: type[AsyncRolloutLoop], hook: str) -> bool:
     return inspect.getattr_static(cls, hook) is not inspect.getattr_static(AsyncRolloutLoop, hook)
 
 
-def _found_at(path: str) -> Any:
+def _found_at(path: str, kind: str, is_kind: Callable[[Any], bool]) -> Any:
+    """What is at the path; `kind`: what should be, for the message where nothing is."""
     module_name, _, name = path.partition(":")
     module = module_named(module_name, path, HookError)
     if not hasattr(module, name):
-        known = [own for own, value in vars(module).items() if inspect.isclass(value) and not own.startswith("_")]
-        told = nearest(name, known) if known else "it has no class at all"
+        known = [own for own, value in vars(module).items() if is_kind(value) and not own.startswith("_")]
+        told = nearest(name, known) if known else f"it has no {kind} at all"
         raise HookError(f'"{path}": {module_name} has no "{name}"; {told}')
     return getattr(module, name)
 

@@ -20,6 +20,7 @@ from agrpo.runs.identity import run_document
 from agrpo.runs.idle_gpus import idle_gpus
 from agrpo.runs.memory import MemoryPlan, machine_here, plan_memory, problems, warnings
 from agrpo.runs.publishing import adapter_sentence, precision_sentence, settled
+from agrpo.templates import TEMPLATES
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +110,14 @@ def with_whole_paths(settings: Settings) -> Settings:
         path = os.path.expanduser(written)
         if os.path.exists(path) or written.startswith((".", "~")) or values.get("name") == "files":
             values["path"] = os.path.abspath(path)
+    model = tree.get("model")
+    if (
+        isinstance(model, dict)
+        and isinstance(template := model.get("chat_template"), str)
+        and template not in TEMPLATES
+    ):
+        path = os.path.expanduser(template)
+        model["chat_template"] = os.path.abspath(path) if os.path.exists(path) else template
     engine, run = tree.get("engine"), tree.get("run")
     if isinstance(engine, dict) and isinstance(engine.get("environment"), str):
         engine["environment"] = os.path.abspath(os.path.expanduser(engine["environment"]))

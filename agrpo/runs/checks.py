@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agrpo.config import RunConfig
+from agrpo.config import ModelSection, RunConfig
 from agrpo.environments.checking import clashes, found_environments, unfit_rows
-from agrpo.errors import AgrpoError
+from agrpo.errors import AgrpoError, ModelError, PromptError
 from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
@@ -20,9 +21,13 @@ from agrpo.rewards.fitting import length_warnings, time_problems
 from agrpo.rollout_loop.finding import check_rollout_loop
 from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
-from agrpo.runs.model_files import configuration_problems, model_problems
+from agrpo.runs.model_files import TOKENIZER, TOKENIZER_CONFIG, configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
+from agrpo.templates import TEMPLATES, template_at
 from agrpo.tools import check_tools, load_tools
+
+if TYPE_CHECKING:
+    from agrpo.stages.rendering import Renderer
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -80,10 +85,23 @@ def _check_devices(config: RunConfig, machine: memory.Machine) -> list[str]:
 def _check_model(config: RunConfig) -> list[str]:
     path = config.model.path
     if os.path.isdir(path):
-        return model_problems(Path(path))
+        return [
+            *_check_template(config),
+            *model_problems(Path(path), needs_template=config.model.chat_template is None),
+        ]
     if path.startswith((".", "/", "~")):
         return [f"model.path: no folder {path}; give a folder written by save_pretrained, or a hub id"]
-    return _check_hub_model(config)
+    return [*_check_template(config), *_check_hub_model(config)]
+
+
+def _check_template(config: RunConfig) -> list[str]:
+    """Whether there is such a template."""
+    try:
+        if config.model.chat_template is not None:
+            template_at(config.model.chat_template)
+    except ModelError as error:
+        return [str(error)]
+    return []
 
 
 def _check_targets(config: RunConfig) -> list[str]:
@@ -102,20 +120,57 @@ def _check_targets(config: RunConfig) -> list[str]:
 
 
 def _check_talk(config: RunConfig) -> list[str]:
-    """What keeps a model that is here from being told of its tools, or its calls from being read."""
-    if not os.path.isdir(config.model.path):
-        return []
+    """What keeps a model whose tokenizer is here from being asked, told of its tools, or its calls from being read."""
+    model = _with_tokenizer(config.model)
     kinds, _ = found_environments(config.environments)
+    functions = load_tools(config.tools)
+    shown = [tools for tools in [{**functions, **kind.tools} for kind in kinds.values()] or [functions] if tools]
+    if model is None or not (shown or config.model.chat_template):
+        return []
     from agrpo.stages.rendering import Renderer
     from agrpo.stages.tool_talk import ToolTalk
 
     try:
-        functions = load_tools(config.tools)
-        for tools in [{**functions, **kind.tools} for kind in kinds.values()] or [functions]:
-            if tools:
-                ToolTalk(Renderer(config.model), tools, config.tools.call_format)
+        renderer = Renderer(model)
+    except ModelError as error:
+        return [f"model: {error}"] if model is config.model else []  # of a hub id, not all files may have been fetched
+    if problems := _unfit_template(config.model.chat_template, renderer):
+        return problems
+    try:
+        for tools in shown:
+            ToolTalk(renderer, tools, config.tools.call_format)
     except AgrpoError as error:
         return [f"tools: {error}"]
+    return []
+
+
+def _with_tokenizer(model: ModelSection) -> ModelSection | None:
+    """The model where its tokenizer lies on this machine; None where it does not, so that nothing is fetched for a look."""
+    if os.path.isdir(model.path):
+        return model
+    from huggingface_hub import try_to_load_from_cache
+
+    found = [
+        try_to_load_from_cache(model.path, name, revision=model.revision) for name in (TOKENIZER, TOKENIZER_CONFIG)
+    ]
+    paths = [path for path in found if isinstance(path, str)]
+    return replace(model, path=os.path.dirname(paths[0]), revision=None) if len(paths) == len(found) else None
+
+
+def _unfit_template(name: str | None, renderer: Renderer) -> list[str]:
+    """What is wrong with `model.chat_template`."""
+    if name is None:
+        return []
+    family = renderer.training_template()
+    if name in TEMPLATES and family not in (name, None):
+        return [
+            f'model.chat_template: "{name}" is of another family than the tokenizer\'s own template, which belongs to "{family}"; '
+            "set that one"
+        ]
+    try:
+        renderer.written([{"role": "user", "content": "?"}])
+    except PromptError as error:
+        return [f"model.chat_template: {name}: {error}"]
     return []
 
 
@@ -160,7 +215,9 @@ def _check_prompts(config: RunConfig) -> list[str]:
         return [*problems, f"prompts: {error}"]
     problems += unfit_rows(rows, config.environments, kinds)
     facts = {name for row in rows.values() for name in row} - {"prompt", "environment"}
-    return problems + [problem for reward in config.rewards for problem in check_facts(reward, facts)]
+    brings_columns = config.rollout_loop.rollout_func is not None  # which functions among the rewards may take
+    told = [reward for reward in config.rewards if not (brings_columns and ":" in reward.name)]
+    return problems + [problem for reward in told for problem in check_facts(reward, facts)]
 
 
 def _check_place(config: RunConfig, place: str) -> list[str]:

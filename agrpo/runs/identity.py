@@ -19,6 +19,7 @@ from agrpo.errors import ConfigError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs.checks import ROWS_CHECKED
 from agrpo.runs.memory import machine_here, plan_memory
+from agrpo.templates import template_at
 
 
 def run_document(config: RunConfig, name: str, now: datetime) -> dict[str, Any]:
@@ -95,7 +96,10 @@ def _model_digests(config: RunConfig) -> dict[str, str]:
     """Of the files that decide what a token means."""
     folder = Path(config.model.path)
     names = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-    return {name: _digest((folder / name).read_bytes()) for name in names if (folder / name).is_file()}
+    digests = {name: _digest((folder / name).read_bytes()) for name in names if (folder / name).is_file()}
+    if config.model.chat_template is not None:
+        digests["model.chat_template"] = _digest(template_at(config.model.chat_template).encode())
+    return digests
 
 
 def _weights_digests(config: RunConfig) -> dict[str, str]:

@@ -23,8 +23,11 @@ WITHOUT_VOCABULARY = ("ByT5Tokenizer", "CanineTokenizer", "PerceiverTokenizer")
 """Tokenizers of bytes or code points, which need no file."""
 
 
-def model_problems(folder: Path) -> list[str]:
-    """A sentence for each file that is missing, or is not what it is called. The folder exists."""
+def model_problems(folder: Path, *, needs_template: bool = True) -> list[str]:
+    """A sentence for each file that is missing, or is not what it is called. The folder exists.
+
+    `needs_template`: whether messages are rendered by the tokenizer's own chat template.
+    """
     names = {entry.name for entry in folder.iterdir()}
     missing = [name for name in (CONFIG, TOKENIZER_CONFIG) if name not in names]
     if not any(name.endswith(".safetensors") for name in names):
@@ -37,7 +40,8 @@ def model_problems(folder: Path) -> list[str]:
         return [
             f"model.path: {folder / pointers[0]} is a Git LFS pointer and not the file itself{others}; run `git lfs pull` there"
         ]
-    return [*configuration_problems(folder), *_weights_problems(folder, names), *_tokenizer_problems(folder, names)]
+    problems = [*configuration_problems(folder), *_weights_problems(folder, names)]
+    return [*problems, *_tokenizer_problems(folder, names, needs_template=needs_template)]
 
 
 def configuration_problems(folder: Path) -> list[str]:
@@ -107,7 +111,7 @@ def _weights_problems(folder: Path, names: AbstractSet[str]) -> list[str]:
     return problems
 
 
-def _tokenizer_problems(folder: Path, names: AbstractSet[str]) -> list[str]:
+def _tokenizer_problems(folder: Path, names: AbstractSet[str], *, needs_template: bool) -> list[str]:
     try:
         config = read_object(folder / TOKENIZER_CONFIG)
     except ConfigError as error:
@@ -123,10 +127,11 @@ def _tokenizer_problems(folder: Path, names: AbstractSet[str]) -> list[str]:
         problems.append(
             f"model.path: {folder} has no tokenizer: no {TOKENIZER}, tokenizer.model or vocabulary; save the tokenizer there"
         )
-    if not config.get("chat_template") and TEMPLATE not in names:
+    if needs_template and not config.get("chat_template") and TEMPLATE not in names:
         problems.append(
             f"model.path: the tokenizer in {folder} has no chat template, neither {TEMPLATE} nor chat_template in "
-            f"{TOKENIZER_CONFIG}, so messages cannot be rendered; use an instruct model, or save a chat template with it"
+            f"{TOKENIZER_CONFIG}, so messages cannot be rendered; use an instruct model, save a chat template with it, or set "
+            "model.chat_template"
         )
     return problems
 

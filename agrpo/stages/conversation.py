@@ -168,10 +168,11 @@ class Conversation:
         self._num_iterations += 1
         number, turn = len(self._calls), len(self._turns) - 1
         num_tokens = len(self._prompt_ids) + len(self._turns[-1].output_ids) if self._calling.talk.appends else 0
+        last = number + len(self._asked_for) - 1
         for place, call in enumerate(self._asked_for, number):
             refusal, run = self._calling.refusal(place - number, num_tokens), self._calling.runner
             answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
-            num_tokens += len(self._renderer.encode(answer.text))
+            num_tokens += len(self._renderer.encode(answer.text)) if place < last else 0
             self._calls.append(answer.record)
             if self._visit is not None and answer.record.failure is CallFailure.TIMEOUT:
                 self._visit.note_hanging()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agrpo.checkpoints.manifest import MANIFEST, write_manifest
 from agrpo.checkpoints.single import Keepsakes, write_masters, write_training_state
@@ -20,6 +20,7 @@ from agrpo.records.manifest import CheckpointManifest
 from agrpo.stages.execution import Trainee
 from agrpo.stages.succession import check_fence
 from agrpo.stages.whole_folder import written_whole
+from agrpo.templates import template_at
 from agrpo.tensors import exported_state, has_adapter, outside_text, served_in
 from agrpo.tensors.whole import shards_of
 from agrpo.weights.filesystem import WEIGHTS, digest_in
@@ -120,7 +121,10 @@ def _key(step: int) -> str:
 
 
 def write_model(folder: Path, model: PreTrainedModel, source: ModelSection) -> None:
-    """The model and its tokenizer, as `from_pretrained` reads them. An adapter is merged, and also stands apart."""
+    """The model and its tokenizer, as `from_pretrained` reads them. An adapter is merged, and also stands apart.
+
+    The tokenizer has the chat template that the model was trained with. Raises `ModelError` where that is gone.
+    """
     from transformers import AutoTokenizer
 
     dtype = served_in(model)
@@ -132,9 +136,12 @@ def write_model(folder: Path, model: PreTrainedModel, source: ModelSection) -> N
         model.save_pretrained(folder)
     if dtype is not None:
         _say_dtype(folder / "config.json", str(dtype).removeprefix("torch."))
-    AutoTokenizer.from_pretrained(
+    tokenizer: Any = AutoTokenizer.from_pretrained(
         source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
-    ).save_pretrained(folder)
+    )
+    if source.chat_template is not None:
+        tokenizer.chat_template = template_at(source.chat_template)
+    tokenizer.save_pretrained(folder)
     if outside_text(model):
         _copy_processor(folder, source)
 

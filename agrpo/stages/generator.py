@@ -135,7 +135,7 @@ class _Generator:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
         if time.monotonic() - self.looked_at >= HINT_SECONDS:
             await self._look()
-        self._start_next()
+        await self._start_next()
         ended = [ticket for ticket, task in self.running.items() if task.done()]
         for ticket in ended:
             self.running.pop(ticket).result()
@@ -149,12 +149,12 @@ class _Generator:
             )
         await self._pause()
 
-    def _start_next(self) -> None:
+    async def _start_next(self) -> None:
         """Start one ticket after the other, until something holds the next one back."""
         limit: Limit | None = None
         if self.serving is not None and not self.version_waits and self.loading is None:
             while (hold := self._hold(self.tickets.next)) is None:
-                self._start(self.tickets.next)
+                await self._start(self.tickets.next)
             if hold != "end" and (hold is not Limit.RUN_AHEAD or self.hint.written_at):
                 limit = hold  # before the learner's first word, nobody holds
         self.waits.note(limit)
@@ -293,13 +293,15 @@ class _Generator:
             return Limit.LOAD if self.slots.capacity < self.load.ceiling else Limit.CEILING
         return Limit.SCORING if self.unscored.is_full else None
 
-    def _start(self, ticket: int) -> None:
+    async def _start(self, ticket: int) -> None:
         """Claim the ticket and begin its group, unless another worker has it."""
         assert self.serving is not None
         self.tickets.next = ticket + 1
         number_try, base = self.tickets.tries.pop(ticket, 0), self.tickets.base
         owner = self.context.incarnation
-        if self.folder.claims.take(ticket, owner=owner, base=base, number_try=number_try):
+        # On a thread: the disk would hold up every rollout. Meanwhile nothing but this coroutine starts tickets or versions.
+        take = partial(self.folder.claims.take, ticket, owner=owner, base=base, number_try=number_try)
+        if await asyncio.to_thread(take):
             waits = self.waits.take()
             rollouts = min(self.slots.in_use + self.config.sampling.num_generations, self.slots.capacity)
             pace = Pace(

@@ -6,11 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from jinja2 import TemplateError
 
 from agrpo.config import ModelSection
 from agrpo.errors import ModelError, PromptError
 from agrpo.records.prompt import Message
+from agrpo.templates import template_at
+from agrpo.templates.recognising import Probe, training_template_of
 
 WORD_JOINER = "\u2060"
 
@@ -27,10 +30,13 @@ class Renderer:
             )
         except (OSError, ValueError) as error:
             raise ModelError(f"no tokenizer in {model.path}: {str(error).splitlines()[0]}") from None
+        self._own_template: Any = self.tokenizer.chat_template
+        if model.chat_template is not None:
+            self.tokenizer.chat_template = template_at(model.chat_template)
         if self.tokenizer.chat_template is None:
             raise ModelError(
                 f"the tokenizer of {model.path} has no chat template, so messages cannot be rendered; "
-                "use an instruct model, or save a chat template with the tokenizer"
+                "use an instruct model, save a chat template with the tokenizer, or set model.chat_template"
             )
         self._control = _pattern_of(self.tokenizer)
         self._keywords = model.chat_template_kwargs
@@ -56,6 +62,10 @@ class Renderer:
         """The same as text; without `asks` it ends with the last message. Raises `PromptError`."""
         return self._applied(messages, schemas, add_generation_prompt=asks, tokenize=False)
 
+    def training_template(self) -> str | None:
+        """The template for training of the family that the tokenizer's own is of; None where that is not known."""
+        return training_template_of(self._probed) if isinstance(self._own_template, str) else None
+
     def encode(self, text: str) -> list[int]:
         """Tokens of text that a template has written."""
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -63,7 +73,19 @@ class Renderer:
     def text(self, ids: Sequence[int]) -> str:
         """What the model wrote, without the token that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.stop_ids else ids
-        return self.tokenizer.decode(kept, skip_special_tokens=False)
+        # An array: of a list the tokenizer looks at the type of every token.
+        return self.tokenizer.decode(np.array(kept, dtype=np.int64), skip_special_tokens=False)
+
+    def _probed(self, probe: Probe, template: str | None) -> str | None:
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "date_string": "26 Jul 2024"}
+        if probe.schemas:
+            how["tools"] = probe.schemas
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(probe.messages), chat_template=template or self._own_template, **how
+            )
+        except (TemplateError, TypeError, ValueError):
+            return None
 
     def _applied(self, messages: Sequence[Message], schemas: Sequence[dict[str, Any]], **how: Any) -> Any:
         tools = {"tools": list(schemas)} if schemas else {}

@@ -26,6 +26,7 @@ from agrpo.records.rollout import Rollout, StopReason
 from agrpo.rollout_loop.finding import build_loop, overrides
 from agrpo.rollout_loop.under_way import UNDER_WAY
 from agrpo.stages.conversation import Conversation
+from agrpo.stages.function_rollouts import FunctionRollouts
 from agrpo.stages.own_rollout import OwnRollout, Place
 from agrpo.stages.rendering import Renderer
 from agrpo.stages.sampling import Unanswered, sample_group
@@ -53,10 +54,14 @@ class RolloutHooks:
         self._surroundings = Surroundings(config, renderer)
         self._loop = build_loop(config, renderer.tokenizer)
         self._tools = [tool.function for tool in load_tools(config.tools).values()]
+        path = config.rollout_loop.rollout_func
+        self._function = None if path is None else FunctionRollouts(config, renderer, engine, path)
 
     @property
     def who_answers(self) -> str:
         """What a group is waited for."""
+        if self._function is not None:
+            return self._function.path
         return self._named("generate_one") if self._samples else "the engine"
 
     @property
@@ -98,6 +103,8 @@ class RolloutHooks:
 
     async def sample(self, prompt: Prompt, ticket: int, version: int, slots: list[Slot]) -> list[Rollout]:
         """The prompt's rollouts, one for each slot. Raises `PromptError`, `PromptRefused`, and as `sample_group`."""
+        if self._function is not None:
+            return await self._function.sample(prompt, ticket, version, slots)
         if not self._samples:
             opening = self._surroundings.opening(prompt, ticket)
             return await sample_group(self._engine, self._renderer, opening, slots=slots)

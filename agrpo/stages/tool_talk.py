@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 from agrpo.errors import PromptError, ToolError
 from agrpo.records.prompt import Message
 from agrpo.stages.rendering import Renderer
+from agrpo.templates import SHOWN_IN_SYSTEM
 from agrpo.tools import Tool, schemas_of
 from agrpo.tools.formats import OPENED, CallFormat, ReadTurn
 from agrpo.tools.formats.choosing import FORMATS, format_of
@@ -26,19 +30,12 @@ _LAST_OF_PROMPT = 32
 """Tokens among which the mark of a thought must be, if the prompt ends with one."""
 
 _ASKED: Message = {"role": "user", "content": "Aqueduct?"}
-_SAID, _THOUGHT, _TOLD = "Bromeliad", "Cassowary", "Dulcimer"
+_SAID, _THOUGHT, _TOLD, _CALLED = "Bromeliad", "Cassowary", "Dulcimer", "Epiphyte"
 """Words that no template writes."""
-
-_SHOWN_IN_SYSTEM = """\
-You can call tools. To call one, write a JSON object with its name and its arguments between <tool_call> and </tool_call>, \
-then end your turn:
-<tool_call>
-{{"name": "a tool", "arguments": {{"an argument": "its value"}}}}
-</tool_call>
-The result comes back to you before you go on. The tools, as JSON schemas:
-<tools>
-{tools}
-</tools>"""
+_CALL_ID = "call00000"
+"""As long as the strictest template wants it."""
+_ODD = " \n\"'\\&{[é"
+"""What a template writes otherwise that trims, quotes or escapes."""
 
 
 class ToolTalk:
@@ -48,15 +45,11 @@ class ToolTalk:
         """Raises `ToolError` where the model cannot be told of tools, or nothing says how it writes calls."""
         self._renderer = renderer
         self._schemas = list(schemas_of(tools))
+        self._around = lru_cache(maxsize=1024)(self._around_results)
         self.shown_by_template = self._shows_tools()
         self._result_role = self._role_of_results()
         self.appends = self._only_appends()
-        if not self.appends:
-            logger.warning(
-                "the model's chat template does not only append when tools answer: each turn of a rollout is rendered, read "
-                "and trained anew, so that n turns cost the tokens of n conversations instead of one. A template that keeps "
-                "what earlier turns said costs less"
-            )
+        self._warn_of_rewriting()
         self._read = self._format(call_format)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -87,7 +80,7 @@ class ToolTalk:
         """With the tools in the system message, where the template does not show them."""
         if self.shown_by_template:
             return messages
-        told = _SHOWN_IN_SYSTEM.format(tools="\n".join(json.dumps(one, ensure_ascii=False) for one in self._schemas))
+        told = SHOWN_IN_SYSTEM.format(tools="\n".join(json.dumps(one, ensure_ascii=False) for one in self._schemas))
         if messages and messages[0]["role"] == "system":
             return [{**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}, *messages[1:]]
         return [{"role": "system", "content": told}, *messages]
@@ -110,12 +103,11 @@ class ToolTalk:
 
     def _after_turn(self, results: Sequence[Message]) -> list[int] | None:
         """Tokens between the one that ended the model's turn and its next turn. None: the template does not show them."""
-        said: Message = {"role": "assistant", "content": _SAID}
-        try:
-            text = self._renderer.written(self._readable([_ASKED, said, *results]), self._template_schemas)
-        except PromptError:
+        contents = [result["content"] for result in results]
+        pieces = self._around(tuple(_told_by(result) for result in results)) if all(map(_is_plain, contents)) else None
+        rest = self._rest(results) if pieces is None else _joined(pieces, contents)
+        if rest is None:
             return None
-        rest = text.partition(_SAID)[2]
         ends = [(rest.find(stop), stop_id) for stop_id, stop in self._stops() if stop in rest]
         if not ends:
             return None
@@ -123,6 +115,26 @@ class ToolTalk:
         # Encoded behind the stop token, as in a whole conversation: some tokenizers begin a text with a space of their own.
         first, *added = self._renderer.encode(rest[place:])
         return added if first == stop_id and not rest[:place].strip() else None
+
+    def _rest(self, results: Sequence[Message]) -> str | None:
+        """What the template writes after what a turn said. None: it cannot render the results."""
+        said: Message = {"role": "assistant", "content": _SAID}
+        try:
+            text = self._renderer.written(self._readable([_ASKED, said, *results]), self._template_schemas)
+        except PromptError:
+            return None
+        return text.partition(_SAID)[2]
+
+    def _around_results(self, told_by: tuple[tuple[tuple[str, str], ...], ...]) -> list[str] | None:
+        """The text around the contents of such results. None: the template does not write contents just as they are."""
+        marks = [f"{_TOLD} {place}." for place in range(len(told_by))]
+        rest = self._rest([_with(fields, mark) for fields, mark in zip(told_by, marks, strict=True)])
+        odd = [f"{_ODD}{mark}{_ODD}" for mark in marks]
+        pieces = [] if rest is None else re.split("|".join(map(re.escape, marks)), rest)
+        if len(pieces) != len(marks) + 1:
+            return None
+        as_it_is = self._rest([_with(fields, text) for fields, text in zip(told_by, odd, strict=True)])
+        return pieces if as_it_is == _joined(pieces, odd) else None
 
     def _stops(self) -> list[tuple[int, str]]:
         ids = sorted(self._renderer.stop_ids)
@@ -147,12 +159,9 @@ class ToolTalk:
 
     def _written_after_a_call(self) -> str:
         """Some templates take a result only after the call that it answers."""
-        name = self._schemas[0]["function"]["name"]
-        call = {"id": "call00000", "type": "function", "function": {"name": name, "arguments": {}}}
-        said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        result = {**_result(_TOLD), "name": name, "tool_call_id": "call00000"}
+        called = _called_turn(self._schemas[0]["function"]["name"], "")
         try:
-            return self._renderer.written([_ASKED, said, result], self._template_schemas)
+            return self._renderer.written([_ASKED, *called], self._template_schemas)
         except PromptError:
             return ""
 
@@ -172,6 +181,35 @@ class ToolTalk:
         forgets = _THOUGHT in last and not all(_THOUGHT in history for history in histories)
         return not forgets and self._after_turn([_result(_TOLD)]) is not None
 
+    def _warn_of_rewriting(self) -> None:
+        if self.appends and not self._writes_otherwise():
+            return
+        better = self._renderer.training_template()
+        if not self.appends:
+            logger.warning(
+                "the model's chat template does not only append when tools answer: each turn of a rollout is rendered, read "
+                "and trained anew, so that n turns cost the tokens of n conversations instead of one. %s",
+                "A template that keeps what earlier turns said costs less"
+                if better is None
+                else f'Set model.chat_template = "{better}", which keeps what earlier turns said',
+            )
+        elif better is not None:
+            logger.warning(
+                "the model's chat template would write a turn that called otherwise than it was sampled. Its tokens are kept, "
+                "so that the model learns with a history that its own template does not show. Set model.chat_template = "
+                '"%s", which writes what was said and which exports carry, so that the model is served as it was trained',
+                better,
+            )
+
+    def _writes_otherwise(self) -> bool:
+        """Whether a turn that called lacks something of what was said in it, once its result follows."""
+        called = _called_turn(self._schemas[0]["function"]["name"], f"<think>\n{_THOUGHT}\n</think>\n\n{_SAID}")
+        try:
+            written = self._renderer.written(self._readable([_ASKED, *called]), self._template_schemas)
+        except PromptError:
+            return True
+        return not all(word in written for word in (_THOUGHT, _SAID, _CALLED))
+
     def _format(self, asked: str | None) -> CallFormat:
         """Where the template does not show tools, the model was told how to write calls by agrpo."""
         if not self.shown_by_template:
@@ -181,5 +219,30 @@ class ToolTalk:
         return format_of(self._renderer.tokenizer, asked, prefix=prefix, schemas=self._schemas)
 
 
+def _told_by(result: Message) -> tuple[tuple[str, str], ...]:
+    """All of a result but its content: its role, its call."""
+    return tuple((name, value) for name, value in result.items() if name != "content")
+
+
+def _with(fields: tuple[tuple[str, str], ...], content: str) -> Message:
+    return {**dict(fields), "content": content}
+
+
+def _is_plain(content: str) -> bool:
+    """Whether no template looks at such a content: it has neither space around it nor anything like a control token."""
+    return bool(content) and content == content.strip() and "<" not in content
+
+
+def _joined(pieces: Sequence[str], contents: Sequence[str]) -> str:
+    return "".join(chain.from_iterable(zip(pieces, [*contents, ""], strict=True)))
+
+
 def _result(content: str) -> Message:
-    return {"role": "tool", "content": content}
+    return {"role": "tool", "content": content, "tool_call_id": _CALL_ID}
+
+
+def _called_turn(name: str, content: str) -> list[Message]:
+    """A turn that called, and the result."""
+    call = {"id": _CALL_ID, "type": "function", "function": {"name": name, "arguments": {"of": _CALLED}}}
+    said: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
+    return [said, {**_result(_TOLD), "name": name}]

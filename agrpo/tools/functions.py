@@ -22,7 +22,10 @@ def tool_at(path: str) -> Tool:
 
 
 def tool_of(function: Callable[..., Any], path: str) -> Tool:
-    """A function, or a method that is bound, as a tool; `path` as messages call it. Raises `ToolError`."""
+    """A function, or a method that is bound, as a tool; `path` as messages call it. Raises `ToolError`.
+
+    One that carries a `tool_schema` of its own is described by that: what it takes is known only when a program runs.
+    """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolError(f'"{path}" yields its result piece by piece; a tool returns it whole')
     parameters = inspect.signature(function).parameters.values()
@@ -32,7 +35,7 @@ def tool_of(function: Callable[..., Any], path: str) -> Tool:
         name=function.__name__,
         function=function,
         is_async=inspect.iscoroutinefunction(function),
-        schema=_schema_of(function, path),
+        schema=getattr(function, "tool_schema", None) or _schema_of(function, path),
         parameters={each.name: TypeAdapter(hints[each.name]) for each in parameters},
         required=frozenset(each.name for each in parameters if each.default is Parameter.empty),
     )

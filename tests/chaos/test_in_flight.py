@@ -72,6 +72,7 @@ def kill_amid_work(folder: RunFolder, logs: Path) -> None:
 
 
 @pytest.mark.spec("K02")
+@pytest.mark.slow
 def test_prompts_in_flight_at_a_kill_are_all_trained_and_none_twice(folder: RunFolder, tmp_path: Path) -> None:
     kill_amid_work(folder, tmp_path / "logs")
     lost, kept = in_flight(folder), {ticket: bytes(folder.groups.read(ticket)) for ticket in folder.groups.numbers()}

@@ -34,7 +34,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"s3://runs/{uuid4().hex}"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_run_in_an_object_store_survives_its_killer(api: str, bucket: str, tiny_model: Path, tmp_path: Path) -> None:
     torment = Torment(seed=1, kills=3, flow_every=99, steps=8, victims=("learner", "generator", "scorer-2"))

@@ -33,7 +33,7 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shared_learner_under_blows_is_bit_for_bit_the_one_it_would_have_been(
     api: str, tiny_model: Path, tmp_path: Path
 ):

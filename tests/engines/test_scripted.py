@@ -41,6 +41,15 @@ def test_a_completion_has_the_scripted_length_and_ends_with_the_stop_token():
     assert turn.output_versions == [3] * 5
 
 
+def test_whole_completions_are_said_as_the_seed_picks_them():
+    said = [[5, 6], [7]]
+    turns = complete(group([7], range(4)), completions=said)
+    assert [turn.output_ids for turn in turns] == [[5, 6, 1], [7, 1], [5, 6, 1], [7, 1]]
+    assert {turn.stop_reason for turn in turns} == {StopReason.STOP}
+    [cut] = complete(group([7], [0], max_completion_length=1), completions=said)
+    assert (cut.output_ids, cut.stop_reason) == ([5], StopReason.LENGTH)
+
+
 def test_a_completion_that_does_not_stop_runs_to_its_limit():
     for knobs, stop in (({"length": 50}, (1,)), ({}, ()), ({"stop_id": 9}, (1,))):
         [turn] = complete(group([7], [0], stop=stop, max_completion_length=12), **knobs)

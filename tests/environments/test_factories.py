@@ -53,7 +53,7 @@ def test_a_package_offers_an_environment_as_an_entry_point(monkeypatch: pytest.M
     entry = EntryPoint(name="guessing", value=f"{HERE}:Game", group="agrpo.environments")
     monkeypatch.setattr(factories, "entry_points", lambda group: [entry])
     assert kind_at("guessing").cls is Game
-    with pytest.raises(EnvironmentFault, match=r'"gessing" is no environment of a package: did you mean "guessing"\?'):
+    with pytest.raises(EnvironmentFault, match=r'"gessing" is no adapter of agrpo and .*; did you mean "guessing"\?'):
         kind_at("gessing")
 
 
@@ -70,7 +70,7 @@ def test_a_class_without_reset_is_refused_as_a_type_error():
         ("ByPosition", UnfitEnvironment, 'ByPosition.reset takes "target" by position only'),
         ("a_number", EnvironmentFault, "is a int; expected a class, or a function"),
         ("awaited_game", EnvironmentFault, "is written with async def"),
-        ("NeedsArguments", EnvironmentFault, 'needs "size"; a factory is called without arguments'),
+        ("NeedsArguments", EnvironmentFault, 'needs "size"; give it in the settings of the factory'),
         ("Gmae", EnvironmentFault, 'has no "Gmae"; did you mean "Game"?'),
         ("UntypedTool", ToolError, 'UntypedTool.look": argument "where" has no type'),
         ("Yielding", ToolError, "yields its result piece by piece"),

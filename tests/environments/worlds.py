@@ -220,3 +220,33 @@ def guess(value: int) -> str:
         value: The guess.
     """
     return str(value)
+
+
+class Sized:
+    """One with a setting that it needs, and one that it shares with nobody."""
+
+    def __init__(self, size: int, names: list[str] | None = None) -> None:
+        self.size = size
+        self.names = names
+
+    def reset(self, **columns: Any) -> str:
+        return f"{self.size}"
+
+
+def described(method: Any) -> Any:
+    """It says itself what a model is told of it."""
+    method.tool_schema = {
+        "type": "function",
+        "function": {"name": "look", "description": "Look.", "parameters": {}},
+    }
+    return method
+
+
+class Described:
+    """One whose tool says itself what it takes."""
+
+    def reset(self) -> None: ...
+
+    @described
+    async def look(self, *, where: str) -> str:
+        return where

@@ -7,7 +7,8 @@ import pytest
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from agrpo.quickstart.tasks import TASKS
-from agrpo.quickstart.tokenizer import train_tokenizer
+from agrpo.quickstart.tokenizer import CALL, train_tokenizer
+from agrpo.tools.formats import tagged
 
 TEXTS = [
     "State the final answer to the following arithmetic problem: 4 + 5 - 2 =",
@@ -69,3 +70,22 @@ def test_what_follows_the_thinking_can_be_told_apart_after_decoding(tokenizer: P
 
 def _rendered(tokenizer: PreTrainedTokenizerFast, messages: list[dict[str, str | None]]) -> list[int]:
     return tokenizer.apply_chat_template(messages, return_dict=False)
+
+
+def test_tools_and_calls_are_written_as_agrpo_reads_them(tokenizer: PreTrainedTokenizerFast) -> None:
+    arguments = {"a": 417, "b": 86}
+    call = {"type": "function", "function": {"name": "sub", "arguments": arguments}}
+    schema = {"type": "function", "function": {"name": "sub", "parameters": {"properties": {"a": {}, "b": {}}}}}
+    messages = [CONVERSATION[1], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    text = tokenizer.apply_chat_template(messages, tools=[schema], tokenize=False)
+    assert text == (
+        "<|system|>sub(a, b)\n<|end|><|user|>4 + 5 =<|end|>"
+        '<|assistant|><tool_call>{"name": "sub", "arguments": {"a": 417, "b": 86}}</tool_call><|end|>'
+    )
+    (read,) = tagged.read(text.partition("<|assistant|>")[2]).calls
+    assert (read.name, read.arguments) == ("sub", arguments)
+
+
+def test_a_policy_that_calls_has_a_token_for_each_mark_of_a_call() -> None:
+    ids = train_tokenizer([], CALL).encode("<tool_call>7</tool_call>")
+    assert len(ids) == 3

@@ -58,6 +58,30 @@ def test_the_loss_is_the_weighted_mean_over_the_completions_tokens(tokenizer):
     assert loss == pytest.approx(float(torch.cat(expected).mean()), rel=1e-5)
 
 
+def test_only_what_the_policy_says_is_learned_of_a_conversation_with_a_tool(tokenizer):
+    question = next(THINKING.demonstrations(0)).question
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 4, "b": 5}}}
+    between = ({"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "9"})
+    schema = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"a": {}, "b": {}}}}}
+    shown = Demonstration(question=question, before=between, completion="9", schemas=(schema,), first_token_weight=0.25)
+    model = make_model(tokenizer, seed=3, has_positions=True)
+    said = ['<tool_call>{"name": "add", "arguments": {"a": 4, "b": 5}}</tool_call><|end|>', "9<|end|>"]
+    context = [
+        f"<|system|>add(a, b)\n<|end|><|user|>{question.text}<|end|><|assistant|>",
+        "<|tool|>9<|end|><|assistant|>",
+    ]
+    ids, learned = [], []
+    for other, own in zip(map(tokenizer.encode, context), map(tokenizer.encode, said), strict=True):
+        learned += range(len(ids) + len(other), len(ids) + len(other) + len(own))
+        ids += other + own
+    with torch.no_grad():
+        logprobs = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = torch.stack([-logprobs[place - 1, ids[place]] for place in learned])
+    expected[0] *= 0.25
+    (loss,) = _losses(model, tokenizer, steps=1, demonstrations=iter([shown] * 64))
+    assert loss == pytest.approx(float(expected.mean()), rel=1e-5)
+
+
 def test_without_positions_the_order_of_what_came_before_does_not_matter(tokenizer):
     model = make_model(tokenizer, seed=3, has_positions=False).eval()
     ids = torch.tensor([tokenizer.encode("1.0, 2.0, 3.0"), tokenizer.encode("2.0, 1.0, 3.0")])

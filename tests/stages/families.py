@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agrpo.tools.formats import CallFormat, deepseek, gemma, llama, tagged
+from agrpo.tools.formats import CallFormat, deepseek, gemma, llama, mistral, tagged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Family:
     between: str
     """What stands between the end of the turn that called and the next one, where the tool says 9."""
     shown_by_template: bool = True
+    recognised: str | None = None
+    """The template for training that is advised, since this one rewrites and is known."""
 
 
 CHATML = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
@@ -88,6 +90,16 @@ FUNCTION_GEMMA = (
     "{%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif -%}"
 )
 
+MISTRAL = (
+    "{%- for m in messages -%}{%- if m.role == 'user' -%}"
+    "{{ ('[AVAILABLE_TOOLS]' + (tools | tojson) + '[/AVAILABLE_TOOLS]' if tools else '') + '[INST]' + m.content + '[/INST]' }}"
+    "{%- elif m.tool_calls -%}{{ '[TOOL_CALLS]' }}{% for c in m.tool_calls %}{{ c.function | tojson }}{% endfor %}{{ '</s>' }}"
+    "{%- elif m.role == 'assistant' %}{{ m.content + '</s>' }}"
+    "{%- elif m.tool_call_id is not defined or m.tool_call_id | length != 9 %}{{ raise_exception('ids of 9 characters') }}"
+    "{%- else %}{{ '[TOOL_RESULTS]{\"content\": ' + m.content + ', \"call_id\": \"' + m.tool_call_id + '\"}[/TOOL_RESULTS]' }}"
+    "{%- endif -%}{%- endfor -%}"
+)
+
 CHATML_TOKENS = ("<|im_start|>", "<tool_call>", "</tool_call>")
 GEMMA_RESULT = "<tool_response>\n9\n</tool_response>"
 
@@ -144,6 +156,7 @@ FAMILIES = {
         call='<tool_call>{"name": "add", "arguments": {"a": 4, "b": 5}}</tool_call>',
         between=f"\n<start_of_turn>user\n{GEMMA_RESULT}<end_of_turn>\n<start_of_turn>model\n",
         shown_by_template=False,
+        recognised="gemma3_training",
     ),
     "functiongemma": Family(
         template=FUNCTION_GEMMA,
@@ -152,5 +165,13 @@ FAMILIES = {
         read=gemma.read,
         call="<start_function_call>call:add{a:4,b:5}<end_function_call>",
         between="\n<start_function_response>9<end_function_response><start_of_turn>model\n",
+    ),
+    "mistral": Family(
+        template=MISTRAL,
+        tokens=("[INST]", "[/INST]", "[TOOL_CALLS]", "[ARGS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+        end="</s>",
+        read=mistral.read,
+        call='[TOOL_CALLS]add[ARGS]{"a": 4, "b": 5}',
+        between='[TOOL_RESULTS]{"content": 9, "call_id": "call00000"}[/TOOL_RESULTS]',
     ),
 }

@@ -85,10 +85,12 @@ class Playing:
 class Stage:
     """A model that is only its tokenizer, with tools, and the rollouts that are played on it."""
 
-    def __init__(self, model: Path, *functions: str, max_tokens: int = 4096, **settings: Any) -> None:
+    def __init__(
+        self, model: Path, *functions: str, max_tokens: int = 4096, chat_template: str | None = None, **settings: Any
+    ) -> None:
         tools = [f"tests.tools.functions:{name}" for name in functions or ("add", "note", "say", "divide")]
         self.section = ToolsSection(functions=tools, **settings)
-        self.renderer = Renderer(ModelSection(path=str(model)))
+        self.renderer = Renderer(ModelSection(path=str(model), chat_template=chat_template))
         self.tools = load_tools(self.section)
         self.talk = ToolTalk(self.renderer, self.tools, self.section.call_format)
         self.max_tokens = max_tokens

@@ -87,7 +87,7 @@ def resident_mb(pid: int) -> float | None:
 
 
 @pytest.mark.spec("K38")
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory of a process is read from /proc")
 def test_five_hundred_steps_keep_few_weights_few_checkpoints_and_their_memory(tiny_model: Path, tmp_path: Path):

@@ -9,9 +9,10 @@ import pytest
 
 from agrpo.errors import ToolError
 from agrpo.records.sample import sequences_of
+from agrpo.stages import tool_talk
 from tests.conftest import CHAT_TEMPLATE
 from tests.stages.families import ASKS, FAMILIES, QWEN_CALL
-from tests.stages.playing import Stage, call_of, script, tokenizer_with
+from tests.stages.playing import QUESTION, Stage, call_of, script, tokenizer_with
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -45,7 +46,9 @@ def test_a_family_calls_a_tool_and_goes_on_from_the_tokens_it_wrote(
 ):
     family = FAMILIES[name]
     stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end))
-    assert stage.talk.appends and caplog.messages == []
+    assert stage.talk.appends
+    advised = [message.partition("model.chat_template = ")[2].split('"')[1] for message in caplog.messages]
+    assert advised == ([] if family.recognised is None else [family.recognised])
     assert stage.talk.shown_by_template is family.shown_by_template
     (end,) = stage.renderer.encode(family.end)
     first = [*stage.renderer.encode(family.call), end]
@@ -57,6 +60,34 @@ def test_a_family_calls_a_tool_and_goes_on_from_the_tokens_it_wrote(
     kept = rollout.turns[0].prompt_ids + first
     assert stage.renderer.tokenizer.decode(rollout.turns[1].prompt_ids[len(kept) :]) == family.between
     assert len(sequences_of(rollout)) == 1
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_stands_between_turns_is_what_the_template_renders_whatever_tools_answer(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    family = FAMILIES[name]
+    stage = Stage(tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end))
+    (end,) = stage.renderer.encode(family.end)
+    answers = [
+        "9",
+        "two\nlines",
+        ' spaced "quoted" ',
+        "",
+        "<tool_response>",
+        "Dulcimer 0.",
+        "1 & 2",
+        '{"a": [1]}',
+        "é\\n",
+    ]
+    fields = {"role": "tool", "name": "add"}
+    turns = [
+        [{**fields, "tool_call_id": f"call{place:05d}", "content": text} for place, text in enumerate(texts)]
+        for texts in [[answer] for answer in answers] + [[answer, "x", answer] for answer in answers]
+    ]
+    quick = [stage.talk.following([5, end], [*QUESTION, *results], len(results)) for results in turns]
+    monkeypatch.setattr(tool_talk, "_is_plain", lambda content: False)
+    assert quick == [stage.talk.following([5, end], [*QUESTION, *results], len(results)) for results in turns]
 
 
 def test_a_call_in_a_thought_that_the_prompt_began_is_not_made(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
@@ -98,7 +129,7 @@ def test_a_template_that_shows_tools_and_no_way_to_call_them_needs_the_setting(
     tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ):
     model = tokenizer_with(tiny_tokenizer, tmp_path, SHOWS_NO_FORMAT)
-    with pytest.raises(ToolError, match=r"set tools\.call_format to one of tagged, llama, deepseek, gemma"):
+    with pytest.raises(ToolError, match=r"set tools\.call_format to one of tagged, llama, deepseek, gemma, mistral"):
         Stage(model)
     (rollout,) = Stage(model, call_format="tagged").play(script(call_of("add", a=4, b=5), "9"))
     assert rollout.tool_failure_count == 0

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from agrpo.tools.formats import CallFormat, ReadTurn, deepseek, gemma, llama, tagged
+from agrpo.tools.formats import CallFormat, ReadTurn, deepseek, gemma, llama, mistral, tagged
 
 ADD = ("add", {"a": 1, "b": 2})
+
+AB = '{"a": 1, "b": 2}'
+AB_QUOTED = AB.replace('"', '\\"')
 
 DEEPSEEK = (
     '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"a": 1, "b": 2}\n```<｜tool▁call▁end｜>'
@@ -63,6 +66,28 @@ def calls_of(turn: ReadTurn) -> list[tuple[str, Any]]:
             "",
             [("say", {"text": 'a {b:1} "c"', "to": [{"x": 1}]})],
         ),
+        (
+            mistral.read,
+            'So: [TOOL_CALLS] [{"name": "add", "arguments": {"a": 1, "b": 2}, "id": "abcdefghi"}]',
+            "So:",
+            [ADD],
+        ),
+        (
+            mistral.read,
+            f'[TOOL_CALLS][{{"name": "add", "arguments": {AB}}}, {{"name": "say"}}]',
+            "",
+            [ADD, ("say", {})],
+        ),
+        (mistral.read, f"[TOOL_CALLS]add[ARGS]{AB}[TOOL_CALLS]say[ARGS]{{}}", "", [ADD, ("say", {})]),
+        (mistral.read, f"So: [TOOL_CALLS]add[CALL_ID]abcdefghi[ARGS]{AB} done", "So:  done", [ADD]),
+        (mistral.read, f"[TOOL_CALLS]add{AB}", "", [ADD]),
+        (mistral.read, f'[TOOL_CALLS]add[ARGS]"{AB_QUOTED}"', "", [ADD]),
+        (
+            mistral.read,
+            '[TOOL_CALLS]say[ARGS]{"text": "[TOOL_CALLS]add[ARGS]{}"}',
+            "",
+            [("say", {"text": "[TOOL_CALLS]add[ARGS]{}"})],
+        ),
     ],
 )
 def test_calls_are_read_in_the_order_written(
@@ -73,7 +98,7 @@ def test_calls_are_read_in_the_order_written(
     assert turn.content == content
 
 
-@pytest.mark.parametrize("read", [tagged.read, llama.read, deepseek.read, gemma.read])
+@pytest.mark.parametrize("read", [tagged.read, llama.read, deepseek.read, gemma.read, mistral.read])
 @pytest.mark.parametrize("text", ["", "12", "The answer is {12}.", '{"answer": 12}', "[1, 2]"])
 def test_text_that_calls_nothing_stays_text(read: CallFormat, text: str):
     assert read(text) == ReadTurn(content=text, calls=[])
@@ -99,6 +124,13 @@ def test_text_that_calls_nothing_stays_text(read: CallFormat, text: str):
         (deepseek.read, DEEPSEEK.partition("<｜tool▁call▁end｜>")[0], "it does not end with"),
         (gemma.read, "<start_function_call>add(1, 2)<end_function_call>", "expected call:name"),
         (gemma.read, "<start_function_call>call:add{a:b}<end_function_call>", "its arguments cannot be read"),
+        (mistral.read, "[TOOL_CALLS]", "it is no JSON"),
+        (mistral.read, "[TOOL_CALLS] [1]", "expected a JSON object with a name"),
+        (mistral.read, "[TOOL_CALLS] []", "expected a JSON object with a name"),
+        (mistral.read, "[TOOL_CALLS]add", "its arguments are no JSON"),
+        (mistral.read, '[TOOL_CALLS]add[ARGS]{"a": NaN}', "NaN is no number of JSON"),
+        (mistral.read, "[TOOL_CALLS]add[ARGS][1, 2]", "expected the arguments to be a JSON object"),
+        (mistral.read, f"[TOOL_CALLS]{'[' * 100_000}", "cannot be read"),
     ],
 )
 def test_a_call_that_cannot_be_read_says_why(read: CallFormat, text: str, why: str):
@@ -153,9 +185,33 @@ def test_a_thought_may_name_the_marks_of_a_call():
     assert calls_of(turn) == [ADD]
 
 
+def test_mistral_thinks_between_marks_of_its_own():
+    call = f"[TOOL_CALLS]add[ARGS]{AB}"
+    turn = mistral.read(f"[THINK]I write [TOOL_CALLS] and {call}.[/THINK]{call}")
+    assert calls_of(turn) == [ADD]
+    assert mistral.read(f"[THINK]maybe {call}").calls == []
+    assert mistral.read(f"maybe {call}[/THINK]9", thinking=True).calls == []
+    quoting = '[TOOL_CALLS]say[ARGS]{"text": "[THINK] and [/THINK]"}'
+    assert calls_of(mistral.read(quoting)) == [("say", {"text": "[THINK] and [/THINK]"})]
+
+
+def test_many_calls_of_one_turn_are_read_at_once():
+    began = time.process_time()
+    assert len(mistral.read("[TOOL_CALLS]" * 4000).calls) == 4000
+    assert time.process_time() - began < 1
+
+
+def test_a_call_that_cannot_be_read_does_not_hide_the_next_one():
+    (broken, added) = mistral.read(f"[TOOL_CALLS]say[ARGS]{{oh[TOOL_CALLS]add[ARGS]{AB}").calls
+    assert broken.name == "say" and broken.problem is not None and broken.problem.endswith("say[ARGS]{oh")
+    assert (added.name, dict(added.arguments)) == ADD
+
+
 @pytest.mark.parametrize(
     ("read", "text"),
     [
+        (mistral.read, f"[TOOL_CALLS]add[ARGS]{'[TOOL_CALLS' * 8000}"),
+        (mistral.read, f"[TOOL_CALLS]add[ARGS]{'{' * 8000}"),
         (tagged.read, f"<tool_call><function=add>{'<parameter=a>x' * 8000}</function></tool_call>"),
         (tagged.read, f"<tool_call><function=add>{'<parameter=' * 8000}</function></tool_call>"),
         (deepseek.read, DEEPSEEK.replace('\n{"a": 1, "b": 2}\n```', "\n" * 20_000)),

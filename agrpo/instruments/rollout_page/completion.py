@@ -13,7 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from agrpo.instruments.rollout_page.colours import Band, Scale
-from agrpo.instruments.rollout_page.facts import Alternative, RolloutFacts, RolloutPage, TokenFacts, TurnFacts
+from agrpo.instruments.rollout_page.facts import (
+    Alternative,
+    CallFacts,
+    RolloutFacts,
+    RolloutPage,
+    TokenFacts,
+    TurnFacts,
+)
 from agrpo.visible import visible
 
 CONTEXT_STYLE = "dim"
@@ -39,6 +46,7 @@ def completion(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[R
     assert page.rollout is not None, "a refused prompt has no completion"
     if not page.turns:
         yield Text(page.rollout.error or "no turn was sampled")
+        yield from _called_in_vain(page)
         return
     for before, turn in pairwise([None, *page.turns]):
         assert turn is not None, "only the first turn has none before it"
@@ -53,6 +61,9 @@ def completion(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[R
 
 def token_table(page: RolloutPage, scale: Scale, *, coloured: bool) -> Iterator[RenderableType]:
     """Turn by turn, one row per sampled token."""
+    if not page.turns:
+        yield from completion(page, scale, coloured=coloured)
+        return
     for before, turn in pairwise([None, *page.turns]):
         assert turn is not None, "only the first turn has none before it"
         yield from _head(page, before, turn)
@@ -159,10 +170,23 @@ def _called(page: RolloutPage, turn: TurnFacts) -> Iterator[RenderableType]:
     """The calls that the turn made, each with what came back."""
     for call in page.calls:
         if call.turn_index == turn.turn_index:
-            name = f"{call.name}({call.arguments})" if call.arguments is not None else call.name or "a call"
-            end = call.failure or f"{call.duration_seconds:.3g} s"
-            told = _shortened(call.result or "")
-            yield Text(visible(f"→ {name} · {end} · {told}"), style="yellow" if call.failure else "cyan")
+            yield _call_line(call)
+
+
+def _called_in_vain(page: RolloutPage) -> Iterator[RenderableType]:
+    """The calls of a rollout that failed: they were made, and their turns are not kept."""
+    if page.calls:
+        yield Text("calls that were made before; their arguments and results are not kept with a failed rollout:")
+    for call in page.calls:
+        yield Text(f"turn {call.turn_index} ", style="dim").append_text(_call_line(call))
+
+
+def _call_line(call: CallFacts) -> Text:
+    """What was called, how long it took or why it failed, and what the model was told."""
+    name = f"{call.name}({call.arguments})" if call.arguments is not None else call.name or "a call"
+    told = call.result or call.reason or ""
+    parts = [name, call.failure or f"{call.duration_seconds:.3g} s", *([_shortened(told)] if told else [])]
+    return Text(visible(f"→ {' · '.join(parts)}"), style="yellow" if call.failure else "cyan")
 
 
 def _as_recorded(rollout: RolloutFacts) -> Iterator[RenderableType]:

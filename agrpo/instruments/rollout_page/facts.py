@@ -206,6 +206,8 @@ class CallFacts:
     result: str | None
     """What the model was told."""
     failure: str | None
+    reason: str | None
+    """Why, where it failed."""
     duration_seconds: float
 
 

@@ -101,11 +101,13 @@ def _reward(rollout: RolloutFacts) -> str:
 
 def _length(page: RolloutPage, rollout: RolloutFacts) -> str:
     tokens = f"{rollout.num_prompt_tokens} prompt + {counted(rollout.num_completion_tokens, 'generated token')}"
+    between = sum(len(turn.context) for turn in page.turns if not turn.forked)
+    tokens += f" + {between} between turns" if between else ""
     turns = counted(rollout.num_turns, "turn")
     sequences = len({turn.sequence_index for turn in page.turns})
     turns += f" in {sequences} training sequences" if sequences > 1 else ""
     end = f"ended by itself ({rollout.stop_reason})" if rollout.terminated else f"stopped: {rollout.stop_reason}"
-    tools = f" · {rollout.tool_call_count} tool calls, {rollout.tool_failure_count} failed"
+    tools = f" · {counted(rollout.tool_call_count, 'tool call')}, {rollout.tool_failure_count} failed"
     return f"{tokens}, {turns} · {end}" + (tools if rollout.tool_call_count else "")
 
 

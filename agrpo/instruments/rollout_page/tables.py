@@ -51,7 +51,8 @@ def extras_table(page: RolloutPage) -> Table:
 
 
 def group_table(rollouts: Sequence[RolloutFacts], marked: int | None) -> Table:
-    """One row per rollout of a group; `marked`: the one that the page is about."""
+    """One row per rollout of a group; `marked`: the one that the page is about. Turns and calls, where there are several."""
+    several = any(one.num_turns > 1 or one.tool_call_count for one in rollouts)
     rows: list[Cells] = [
         [
             "›" if one.rollout_index == marked else "",
@@ -59,12 +60,14 @@ def group_table(rollouts: Sequence[RolloutFacts], marked: int | None) -> Table:
             number(one.reward),
             "" if one.advantage is None else f"{one.advantage:+.3g}",
             str(one.num_completion_tokens),
+            *([str(one.num_turns), _calls(one)] if several else []),
             one.stop_reason + (" (dup)" if one.duplicate else ""),
             _beginning(one.completion_text, one.error),
         ]
         for one in rollouts
     ]
-    return _table(["", "#>", "reward>", "advantage>", "tokens>", "stop", "completion"], rows)
+    conversation = ["turns>", "calls>"] if several else []
+    return _table(["", "#>", "reward>", "advantage>", "tokens>", *conversation, "stop", "completion"], rows)
 
 
 def chosen_table(rollouts: Sequence[ChosenRollout]) -> Table:
@@ -131,6 +134,11 @@ def _table(names: Sequence[str], rows: Sequence[Cells], *, cut: bool = True) -> 
 
 def _weighted(reward: RewardFacts) -> str:
     return "" if reward.value is None else number(math.prod((reward.weight, reward.value)))
+
+
+def _calls(one: RolloutFacts) -> str:
+    failed = one.tool_failure_count
+    return f"{one.tool_call_count} ({failed} failed)" if failed else str(one.tool_call_count)
 
 
 def _beginning(text: str | None, error: str | None) -> str:

@@ -44,35 +44,45 @@ class CallFormat(Protocol):
     def __call__(self, text: str, /, *, thinking: bool = False) -> ReadTurn: ...
 
 
-def marks_beside(call: str) -> re.Pattern[str]:
+def marks_beside(call: str, *, opened: str = OPENED, closed: str = CLOSED) -> re.Pattern[str]:
     """Finds where thoughts open and close. `call`: expression for a whole call; marks in its arguments are none."""
-    return re.compile(f"{call}|{OPENED}|{CLOSED}", re.DOTALL)
+    return re.compile(f"{call}|{re.escape(opened)}|{re.escape(closed)}", re.DOTALL)
 
 
-def read_said(text: str, marks: re.Pattern[str], read: Callable[[str], ReadTurn], *, thinking: bool) -> ReadTurn:
+def read_said(
+    text: str,
+    marks: re.Pattern[str],
+    read: Callable[[str], ReadTurn],
+    *,
+    thinking: bool,
+    thought: tuple[str, str] = (OPENED, CLOSED),
+) -> ReadTurn:
     """A turn whose calls are those of what it said: calls that it only thought of are not made.
 
-    `read`: of a piece that was said. Raises nothing.
+    `read`: of a piece that was said. `thought`: what opens and closes one. Raises nothing.
     """
     turns = [
-        ReadTurn(content=piece, calls=[]) if thought else read(piece)
-        for piece, thought in _pieces(text, marks, thinking=thinking)
+        ReadTurn(content=piece, calls=[]) if is_thought else read(piece)
+        for piece, is_thought in _pieces(text, marks, thought, thinking=thinking)
     ]
     calls = [call for turn in turns for call in turn.calls]
     return ReadTurn(content="".join(turn.content for turn in turns).strip() if calls else text, calls=calls)
 
 
-def _pieces(text: str, marks: re.Pattern[str], *, thinking: bool) -> Iterator[tuple[str, bool]]:
+def _pieces(
+    text: str, marks: re.Pattern[str], thought: tuple[str, str], *, thinking: bool
+) -> Iterator[tuple[str, bool]]:
     """What was thought, marks included, and what was said, in turns: the text, and whether it is a thought.
 
     A thought that closes and has never opened began with the turn.
     """
+    opened, closed = thought
     begin, might_think = 0, True
     for found in marks.finditer(text):
-        if found[0] == OPENED and not thinking:
+        if found[0] == opened and not thinking:
             yield text[begin : found.start()], False
             begin, thinking = found.start(), True
-        elif found[0] == CLOSED and (thinking or might_think):
+        elif found[0] == closed and (thinking or might_think):
             yield text[begin : found.end()], True
             begin, thinking = found.end(), False
         else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from agrpo.errors import ToolError
-from agrpo.tools.formats import CallFormat, ReadTurn, RequestedCall, called, deepseek, gemma, llama, tagged
+from agrpo.tools.formats import CallFormat, ReadTurn, RequestedCall, called, deepseek, gemma, llama, mistral, tagged
 
 FORMATS: dict[str, CallFormat] = {
     "tagged": tagged.read,
     "llama": llama.read,
     "deepseek": deepseek.read,
     "gemma": gemma.read,
+    "mistral": mistral.read,
 }
 """By `tools.call_format`."""
 
@@ -19,6 +20,7 @@ _MARKERS = {
     tagged.OPENED: "tagged",
     deepseek.BEGIN: "deepseek",
     gemma.OPENED: "gemma",
+    mistral.BEGIN: "mistral",
     "<|start_header_id|>": "llama",
 }
 """In the order in which they are looked for: a template that shows a marker writes its calls so."""

@@ -1,0 +1,1 @@
+"""Worked sums in front of some questions, by a function that makes the completions itself."""
