@@ -98,8 +98,9 @@ def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        widths = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-        config = BertConfig(vocab_size=len(tiny_tokenizer), num_labels=1, initializer_range=0.5, **widths)
+        widths: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+        widths |= {"num_attention_heads": 2, "num_labels": 1, "initializer_range": 0.5}
+        config = BertConfig(vocab_size=len(tiny_tokenizer), **widths)
         BertForSequenceClassification(config).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
     alone = judged(tmp_path, *ANSWERS, batch_size=1)
