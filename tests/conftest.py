@@ -89,6 +89,11 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer of `make_tiny_tokenizer`."""
+    return make_tiny_tokenizer()
+
+
+def make_tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Byte-level BPE: any text round-trips, digits stay single, `<|pad|>` is 0 and `<|end|>` is 1."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast

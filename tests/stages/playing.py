@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agrpo.config import ModelSection, ToolsSection
+from agrpo.engines import Engine
 from agrpo.errors import EngineError, PromptRefused
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest, Sampling
@@ -102,6 +103,10 @@ class Stage:
         """`line`: of a rollout's index and turn."""
         self.engine = Playing(self.renderer, line)
         sampling = Sampling(num_generations=rollouts, max_completion_length=most, reproducible=reproducible)
+        return asyncio.run(self.sampled(self.engine, sampling))
+
+    async def sampled(self, engine: Engine, sampling: Sampling) -> list[Rollout]:
+        """A group by any engine."""
         calling = Calling(
             talk=self.talk,
             runner=ToolRunner(self.tools, self.section, Caller(num_threads=8)),
@@ -116,10 +121,10 @@ class Stage:
             seeds=SEED,
             calling=calling,
         )
-        return asyncio.run(played(self.engine, self.renderer, opening))
+        return await played(engine, self.renderer, opening)
 
 
-async def played(engine: Playing, renderer: Renderer, opening: Opening) -> list[Rollout]:
+async def played(engine: Engine, renderer: Renderer, opening: Opening) -> list[Rollout]:
     """A group, in slots of its own."""
     slots = Slots(8).queue(opening.sampling.num_generations)
     return await sample_group(engine, renderer, opening, slots=slots)

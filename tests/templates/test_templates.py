@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,3 +121,9 @@ def test_a_name_that_is_neither_template_nor_file_is_told_with_the_nearest(tmp_p
 
 def _of_objects() -> list[Probe]:
     return [probe for name, probe in PROBES.items() if "in text" not in name]
+
+
+def test_the_page_names_every_template():
+    page = (Path(__file__).parents[2] / "docs" / "templates.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert sorted(re.findall(r"`(\w+_training)`", " ".join(rows))) == sorted(TEMPLATES)
