@@ -6,6 +6,7 @@ It needs their client: `make test-openenv` installs it first.
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -295,3 +296,4 @@ def test_a_run_acts_on_a_server_and_records_what_it_was_asked_and_paid(safe: Ser
     assert [rollout.stay and rollout.stay.environment for rollout in group.rollouts] == ["Safe"] * 4
     assert group.prompts[0] == [{"role": "user", "content": " It is one of 5 numbers."}]
     assert {rollout.stay and rollout.stay.reward for rollout in group.rollouts} == {0.0}
+    gc.collect()  # sessions of a generator that ran in this process: the end of its own would have closed them

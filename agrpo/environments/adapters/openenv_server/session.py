@@ -52,7 +52,11 @@ class Session:
         result = await self._begun({**columns, **seed})
         if result.done:
             self._over = "the episode was over when it began"
-        return self._told(result.observation) or None
+        try:
+            return self._told(result.observation) or None
+        except RuntimeError:
+            self._drop()  # nobody uses this instance again, and its session would be held
+            raise
 
     async def get_reward(self) -> float:
         """What the steps paid. Raises `RuntimeError` where that is not known."""
