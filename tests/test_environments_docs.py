@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from agrpo.config import EnvironmentsSection, ToolsSection
-from agrpo.environments.factories import GROUP, kind_at
+from agrpo.environments.adapters.openenv import OpenEnv
+from agrpo.environments.factories import GROUP, bound_tools, kind_at
+from agrpo.errors import EnvironmentFault
+from agrpo.registry import knobs_of
 
 PAGE = (Path(__file__).parent.parent / "docs" / "environments.md").read_text("utf-8")
 
@@ -46,3 +49,29 @@ def test_the_page_says_how_rollouts_start_alike_and_where_other_environments_fit
     text = " ".join(PAGE.split())
     assert "draw what differs from a column, which all of a group have in common" in text
     assert all(name in text for name in ("OpenEnv", "OpenReward", "Harbor"))
+
+
+PLUGINS = (Path(__file__).parent.parent / "docs" / "environment_plugins.md").read_text("utf-8")
+
+
+def test_the_part_shown_is_a_factory_with_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (shown,) = re.findall(r"```python\n(.*?)```", PLUGINS, re.DOTALL)
+    first, _ = (tomllib.loads(block) for block in re.findall(r"```toml\n(.*?)```", PLUGINS, re.DOTALL))
+    (tmp_path / "shown_lookup.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    kind = kind_at("shown_lookup:Dictionary", settings=first["environments"]["settings"])
+    instance = kind.factory()
+    assert (kind.class_name, instance.reset(word="hello")) == ("Lookup", " The word is hello.")
+    assert bound_tools(kind, instance)["look_up"].function(word="hello") == "A greeting."
+    with pytest.raises(EnvironmentFault, match=r'settings\.wrods: unknown setting; did you mean "words"\?'):
+        kind_at("shown_lookup:Dictionary", settings={"wrods": {}})
+
+
+def test_the_page_of_plugins_has_every_setting_of_openenv():
+    told = {name for name in re.findall(r"^\| `(\w+)` \|", PLUGINS, re.MULTILINE)}
+    assert told == set(knobs_of(OpenEnv))
+
+
+@pytest.mark.spec("G-211")
+def test_the_page_of_plugins_names_what_is_written_and_what_is_not():
+    assert all(name in PLUGINS for name in ("OpenEnv", "ORS (OpenReward)", "Harbor", "verifiers"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from inspect import Parameter
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import pydantic
 
@@ -74,7 +74,7 @@ def factory_at(path: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
     if inspect.iscoroutinefunction(found):
         raise EnvironmentFault(f'"{path}" is written with async def; a factory makes its environment when it is called')
     if hasattr(found, "__agrpo_part__"):
-        return _built(found, path, settings)
+        return _built(cast("type[Any]", found), path, settings)
     taken = [each for each in _parameters(found, path) if each.kind not in _REST]
     takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in _parameters(found, path))
     unknown = [] if takes_all else sorted(settings.keys() - {each.name for each in taken})

@@ -21,6 +21,8 @@ BEYOND_ANY_DEADLINE = 86400.0
 """Seconds that the client waits for an answer: agrpo's own deadlines end a call before."""
 TAKEN_IN = ("EXECUTION_ERROR", "VALIDATION_ERROR")
 """Errors after which the session goes on: the action was one that the environment refuses."""
+UNDER_WAY = "the step before has not come back"
+"""Of one that is being given up, too: its answer may still be on its way."""
 FULL = "CAPACITY_REACHED"
 
 
@@ -50,12 +52,16 @@ class Session:
         result = await self._begun({**columns, **seed})
         if result.done:
             self._over = "the episode was over when it began"
-        return self._told(result.observation) or None
+        try:
+            return self._told(result.observation) or None
+        except RuntimeError:
+            self._drop()  # nobody uses this instance again, and its session would be held
+            raise
 
     async def get_reward(self) -> float:
         """What the steps paid. Raises `RuntimeError` where that is not known."""
-        if self._lost is not None:
-            raise RuntimeError(self._lost)
+        if self._lost is not None or self._over == UNDER_WAY:
+            raise RuntimeError(self._lost or self._over)
         if self._num_steps and not self._rewards:
             raise RuntimeError(f"{self._server.url} gave no reward in {self._num_steps} steps")
         if not self._rewards:
@@ -103,13 +109,19 @@ class Session:
         """Take an action; what the policy reads. Raises `RuntimeError` with why nothing came of it."""
         if self._over is not None:
             raise RuntimeError(f"nothing more can be done: {self._over}")
+        self._over = UNDER_WAY
         try:
             result = await self._client.step(dict(payload))
-        except BaseException as error:
-            if not any(code in str(error) for code in TAKEN_IN):
-                self._lost = self._over = f"the session on {self._server.url} was lost: {type(error).__name__}: {error}"
-                self._drop()
+        except Exception as error:
+            if any(code in str(error) for code in TAKEN_IN):
+                self._over = None
+                raise
+            self._lose(f"{type(error).__name__}: {error}")
+            raise RuntimeError(self._lost) from error
+        except BaseException:  # it was cancelled: what the server answers later belongs to nobody
+            self._lose("a step did not come back in time")
             raise
+        self._over = None
         self._num_steps += 1
         if result.reward is not None:
             self._rewards.append(float(result.reward))
@@ -119,6 +131,10 @@ class Session:
         if result.done:
             told = f"{told}\nThe episode is over." if told else "The episode is over."
         return told
+
+    def _lose(self, why: str) -> None:
+        self._lost = self._over = f"the session on {self._server.url} was lost: {why}"
+        self._drop()
 
     def _drop(self) -> None:
         """Leave the session; another one is begun by the next reset."""

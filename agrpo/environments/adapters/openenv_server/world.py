@@ -11,13 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from agrpo.errors import EnvironmentFault
-
-if TYPE_CHECKING:
-    from agrpo.environments.adapters.openenv_server.session import Session
 
 KINDS: dict[str, Any] = {
     "string": str,
@@ -157,7 +154,7 @@ def _arguments(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _method(action: Action) -> Callable[..., Any]:
     """An async method of a session that takes the action, described by the server's own schema."""
 
-    async def act(self: Session, **arguments: Any) -> str:
+    async def act(self: Any, **arguments: Any) -> str:
         return await self._act(action.payload({name: value for name, value in arguments.items() if value is not None}))
 
     properties, required = action.parameters["properties"], {*action.parameters["required"]}
