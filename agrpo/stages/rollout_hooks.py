@@ -54,9 +54,10 @@ class RolloutHooks:
         self._loop = build_loop(config, renderer.tokenizer)
         self._tools = [tool.function for tool in load_tools(config.tools).values()]
 
-    @property
-    def who_answers(self) -> str:
-        """What a group is waited for."""
+    def who_answers(self, ticket: int) -> str:
+        """What a group that is being made is waited for: a tool or an environment that has not come back, or who asks."""
+        if (call := self._surroundings.caller.longest(ticket)) is not None:
+            return f"{call.name}, called {call.seconds:.0f} s ago,"
         return self._named("generate_one") if self._samples else "the engine"
 
     @property
