@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from agrpo.stages.stage_process import StageProcess
+if TYPE_CHECKING:
+    from agrpo.stages.stage_process import StageProcess
 
 ANSWER_SECONDS = 1.0
 """How long a stage may take to print its first line. One that is stopped prints none."""
