@@ -15,7 +15,7 @@ from agrpo.queue.filesystems.opening import open_filesystem, probe
 from agrpo.queue.history import newest_done
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Rewind
-from agrpo.runs.checks import check, unreached_lengths
+from agrpo.runs.checks import check, impatience, unreached_lengths
 from agrpo.runs.identity import run_document
 from agrpo.runs.idle_gpus import idle_gpus
 from agrpo.runs.memory import MemoryPlan, machine_here, plan_memory, problems, warnings
@@ -50,7 +50,7 @@ def prepare(settings: Settings, *, folder: str | None = None) -> RunFolder:
         url = str(Path(url).absolute())
     probe(open_filesystem(url))
     machine = machine_here()
-    for warning in [*idle_gpus(config, machine), *unreached_lengths(config)]:
+    for warning in [*idle_gpus(config, machine), *unreached_lengths(config), *impatience(config)]:
         logger.warning(warning)
     _warn_of_memory(plan_memory(config, machine))
     return RunFolder.create(url, run_document(config, name if folder is None else Path(url).name, now))

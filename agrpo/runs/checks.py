@@ -58,6 +58,19 @@ def unreached_lengths(config: RunConfig) -> list[str]:
     return [warning for reward in config.rewards for warning in length_warnings(reward, longest)]
 
 
+def impatience(config: RunConfig) -> list[str]:
+    """A sentence where the calls of one turn, each within its time, may take longer than the run waits for a group."""
+    tools, stall_seconds = config.tools, config.stop.stall_seconds
+    longest = tools.max_calls_per_turn * tools.timeout_seconds
+    if not (tools.functions or config.environments.are_given) or longest < stall_seconds:
+        return []
+    return [
+        f"tools: a turn may make max_calls_per_turn = {tools.max_calls_per_turn} calls of timeout_seconds = "
+        f"{tools.timeout_seconds:g} s each, {longest:g} s in all, and a run of which no group ends for stop.stall_seconds = "
+        f"{stall_seconds:g} s is ended; lower one of the first two, or raise the last"
+    ]
+
+
 def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:
     """Processes of the learner that would find no GPU of their own. Without any, they train on the CPU."""
     asked, num_gpus = config.workers.learner_processes or 1, len(machine.gpus)

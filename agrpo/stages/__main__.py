@@ -25,8 +25,9 @@ from importlib.util import find_spec
 
 from agrpo.errors import AgrpoError, Stopped, UnknownName
 from agrpo.log_line import write_logs_to
-from agrpo.stages import KINDS, kind_of, report
+from agrpo.stages import KINDS, kind_of, report, whereabouts
 from agrpo.stages.context import StageContext, new_incarnation
+from agrpo.stages.reaper import descendants, end_relatives
 
 logger = logging.getLogger("agrpo.stages")
 
@@ -53,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     pipe = _inherited("AGRPO_REPORT_FD")
     _Watcher(context.stop, _inherited("AGRPO_SUPERVISOR_FD")).start()
     code = _run(context, pipe)
+    end_relatives(descendants({os.getpid()}))  # what a tool or an environment has started and left
     threading.Thread(target=_end_lingering, args=(code,), name="end", daemon=True).start()
     return code
 
@@ -106,6 +108,7 @@ def _failed(error: BaseException, pipe: int | None) -> int:
 def _configure_logging() -> None:
     write_logs_to(sys.stdout)
     faulthandler.enable()
+    whereabouts.tell_when_asked()
 
 
 def _inherited(variable: str) -> int | None:

@@ -174,7 +174,8 @@ class Conversation:
             answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
             num_tokens += len(self._renderer.encode(answer.text)) if place < last else 0
             self._calls.append(answer.record)
-            if self._visit is not None and answer.record.failure is CallFailure.TIMEOUT:
+            hangs = answer.record.failure is CallFailure.TIMEOUT
+            if hangs and self._visit is not None and call.name in self._visit.tools:
                 self._visit.note_hanging()
             told: Message = {
                 "role": "tool",

@@ -177,7 +177,7 @@ class _Generator:
         if self.serving is None:
             return "the first version of the weights"
         if self.running:
-            return f"{self.hooks.who_answers} to complete ticket {min(self.running)}"
+            return f"{self.maker.waits_for(min(self.running))} to complete ticket {min(self.running)}"
         if self.waits.held_by is Limit.SCORING:
             return f"scores of {len(self.unscored)} groups (async.scoring_queue = {self.unscored.size})"
         return f"leave to start ticket {self.tickets.next} (serving version {self.serving.version})"

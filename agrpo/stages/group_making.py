@@ -22,6 +22,7 @@ from agrpo.stages.pay_watch import PayWatch
 from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.sampling import all_failed
 from agrpo.stages.slots import Slot
+from agrpo.tools.caller import TICKET
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class GroupMaker:
         self._hooks = hooks
         self._load = load
         self._events = events
+        self._unproved: dict[int, set[int]] = {}
+        """Versions whose probe the groups of these tickets wait for."""
         self._failed_in_a_row = 0
         self._pay = PayWatch()
         self._ended_at: float | None = None
@@ -82,6 +85,7 @@ class GroupMaker:
         Raises `EngineError` or `EnvironmentFault` where nothing comes back any more, and what sampling raises.
         """
         claimed_at = time.time()
+        TICKET.set(claimed.ticket)  # of this task and those it begins
         prompt, rollouts = Prompt(id="", messages=[]), list[Rollout]()
         refusal = left_out = None
         try:
@@ -95,9 +99,8 @@ class GroupMaker:
         finally:
             for slot in slots:
                 slot.close()
-        await self._prove(
-            {*chain.from_iterable(turn.output_versions for rollout in rollouts for turn in rollout.turns)}
-        )
+        versions = {*chain.from_iterable(turn.output_versions for rollout in rollouts for turn in rollout.turns)}
+        await self._prove(claimed.ticket, versions)
         first = [turn.output_versions[0] for rollout in rollouts for turn in rollout.turns[:1] if turn.output_versions]
         sampled_by = self.served[min(first, default=claimed.version)]
         group = RolloutGroup(
@@ -124,10 +127,21 @@ class GroupMaker:
         self._tell_failures(group)
         self._pay.count(group)
 
-    async def _prove(self, versions: set[int]) -> None:
+    def waits_for(self, ticket: int) -> str:
+        """What the group of a ticket that is being made waits for, to go before "to complete ticket …"."""
+        unproved = self._unproved.get(ticket, set()) - self.proved
+        if unproved:
+            return f"the probe of version {min(unproved)}, which sampled it,"
+        return self._hooks.who_answers(ticket)
+
+    async def _prove(self, ticket: int, versions: set[int]) -> None:
         """Wait until the probes of these versions have agreed; where one does not, this generator ends."""
-        while not versions <= self.proved:
-            await asyncio.sleep(POLL_SECONDS)
+        self._unproved[ticket] = versions
+        try:
+            while not versions <= self.proved:
+                await asyncio.sleep(POLL_SECONDS)
+        finally:
+            del self._unproved[ticket]
 
     def _publish(self, group: RolloutGroup) -> bool:
         return self._folder.groups.publish(group.ticket, group_to_arrow(group))

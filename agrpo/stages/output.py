@@ -73,6 +73,7 @@ class StageOutput:
         self._on_line = on_line
         self._rest = b""
         self._last: deque[str] = deque(maxlen=LAST_LINES)
+        self._overheard: list[str] | None = None
         self._lock = threading.Lock()
         self._stage_ended = threading.Event()
         self._thread = threading.Thread(target=self._read, name=f"output of {log.path.name}", daemon=True)
@@ -82,6 +83,12 @@ class StageOutput:
         """The newest lines, oldest first; blank ones are left out."""
         with self._lock:
             return list(self._last)[-count:]
+
+    def overhear(self) -> list[str]:
+        """A list to which every line from now on is added."""
+        with self._lock:
+            self._overheard = []
+            return self._overheard
 
     def finish(self) -> None:
         """Read what the ended stage has left, and close the pipe and the log."""
@@ -124,6 +131,8 @@ class StageOutput:
             return
         with self._lock:
             self._last.append(text)
+            if self._overheard is not None:
+                self._overheard.append(text)
         if self._on_line is not None:
             self._tell(self._on_line, text)
 

@@ -57,9 +57,10 @@ class RolloutHooks:
         path = config.rollout_loop.rollout_func
         self._function = None if path is None else FunctionRollouts(config, renderer, engine, path)
 
-    @property
-    def who_answers(self) -> str:
-        """What a group is waited for."""
+    def who_answers(self, ticket: int) -> str:
+        """What a group that is being made is waited for: a tool or an environment that has not come back, or who asks."""
+        if (call := self._surroundings.caller.longest(ticket)) is not None:
+            return f"{call.name}, called {call.seconds:.0f} s ago,"
         if self._function is not None:
             return self._function.path
         return self._named("generate_one") if self._samples else "the engine"

@@ -15,6 +15,7 @@ from typing import Any
 
 from agrpo.config import SupervisionSection
 from agrpo.errors import StageFailed
+from agrpo.stages import whereabouts
 from agrpo.stages.process import LOOK_SECONDS, OnLine, Supervisor
 from agrpo.stages.stage_process import StageProcess
 from agrpo.stages.watchdog import Watchdog
@@ -115,7 +116,9 @@ class Supervision:
             return _Death(why=str(failure), may_pass=report is None or report.passing or stage.gone_unasked)
         if verdict is None:
             return None
-        why = f"stage {stage.name} {verdict} (all it printed: {stage.log_path})"
+        where = whereabouts.asked(stage)
+        told = verdict if where is None else f"{verdict}; {where}"
+        why = f"stage {stage.name} {told} (all it printed: {stage.log_path})"
         logger.warning("%s; ending it", why)
         self._tell("stage_stalled", stage, why)
         self._supervisor.stop(stage)

@@ -27,11 +27,11 @@ class Surroundings:
         self._renderer = renderer
         tools, kinds = load_tools(config.tools), load_environments(config.environments)
         clock_decides = not config.sampling.reproducible
-        caller = Caller(num_threads=config.asynchronous.max_concurrent_rollouts)
-        self._runner = ToolRunner(tools, config.tools, caller, clock_decides=clock_decides)
+        self.caller = Caller(num_threads=config.asynchronous.max_concurrent_rollouts)
+        self._runner = ToolRunner(tools, config.tools, self.caller, clock_decides=clock_decides)
         self._alone = self._calling(tools)
         self._pools = {
-            name: Pool(kind, caller, seconds=config.environments.timeout_seconds, clock_decides=clock_decides)
+            name: Pool(kind, self.caller, seconds=config.environments.timeout_seconds, clock_decides=clock_decides)
             for name, kind in kinds.items()
         }
         self._callings: dict[str, Calling | None] = {}

@@ -10,10 +10,13 @@ import asyncio
 import contextvars
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from agrpo.errors import ToolError
@@ -21,11 +24,27 @@ from agrpo.errors import ToolError
 logger = logging.getLogger(__name__)
 
 
+HELD_SECONDS = 1.0
+"""How long a function on the loop may go on without awaiting before that is said."""
+
+TICKET: ContextVar[int | None] = ContextVar("TICKET", default=None)
+"""The group for which a task of the loop works."""
+
+
 class Outcome(NamedTuple):
     """What a function returned or raised."""
 
     value: Any = None
     error: BaseException | None = None
+
+
+class Underway(NamedTuple):
+    """A call that has not come back."""
+
+    name: str
+    """As messages call it."""
+    seconds: float
+    """Since it was called."""
 
 
 @dataclass(slots=True)
@@ -45,6 +64,16 @@ class Caller:
         self._free = asyncio.Semaphore(num_threads)
         self._hanging: Counter[str] = Counter()
         """Threads that have outlived their deadline, by what they call."""
+        self._underway: dict[object, tuple[int | None, str, float]] = {}
+        """Calls that are waited for: for which ticket, by which name, since when."""
+        self._held: dict[str, float] = {}
+        """The longest that each function has held the loop, as far as it was told."""
+
+    def longest(self, ticket: int) -> Underway | None:
+        """The call of this group that is waited for longest. None: it waits for none."""
+        calls = ((since, name) for own, name, since in self._underway.values() if own == ticket)
+        since, name = min(calls, default=(0.0, None))
+        return None if name is None else Underway(name, time.monotonic() - since)
 
     async def call(
         self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any], *, is_async: bool, seconds: float
@@ -54,8 +83,13 @@ class Caller:
         Raises `ToolError` where every thread is held by a call that has outlived its deadline.
         """
         thread = _Thread()
-        work = _awaited(function, arguments) if is_async else self._on_a_thread(name, function, arguments, thread)
+        work = (
+            self._on_the_loop(name, function, arguments)
+            if is_async
+            else self._on_a_thread(name, function, arguments, thread)
+        )
         task = asyncio.ensure_future(work)
+        self._underway[task] = (TICKET.get(), name, time.monotonic())
         try:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
@@ -65,7 +99,16 @@ class Caller:
                 return None
             return Outcome(error=RuntimeError("it was cancelled")) if task.cancelled() else task.result()
         finally:
+            del self._underway[task]
             task.cancel()
+
+    async def _on_the_loop(self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
+        try:
+            return Outcome(value=await _Timed(function(**arguments), lambda seconds: self._note_held(name, seconds)))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a SystemExit would end the loop, and the run with it
+            return Outcome(error=error)
 
     async def _on_a_thread(
         self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any], thread: _Thread
@@ -105,6 +148,17 @@ class Caller:
             *(name, seconds, self._num_threads, self._hanging.total()),
         )
 
+    def _note_held(self, name: str, seconds: float) -> None:
+        """Told the first time, and again where it is twice as long."""
+        if seconds < max(HELD_SECONDS, 2 * self._held.get(name, 0.0)):
+            return
+        self._held[name] = seconds
+        logger.warning(
+            "%s held the loop for %.1f s: every other rollout stood still meanwhile. Await in it what takes time, or write it "
+            "with def, so that it runs on a thread",
+            *(name, seconds),
+        )
+
     def _refuse_if_all_hang(self) -> None:
         if self._hanging.total() < self._num_threads:
             return
@@ -116,13 +170,30 @@ class Caller:
         )
 
 
-async def _awaited(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
-    try:
-        return Outcome(value=await function(**arguments))
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # a SystemExit would end the loop, and the run with it
-        return Outcome(error=error)
+class _Timed:
+    """A coroutine of which each step, from one wait to the next, is timed."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], told: Callable[[float], None]) -> None:
+        self._work = work
+        self._told = told
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        try:
+            step = partial(self._work.send, None)
+            while True:
+                began = time.monotonic()
+                try:
+                    waits_for = step()
+                except StopIteration as end:
+                    return end.value
+                finally:
+                    self._told(time.monotonic() - began)
+                try:
+                    step = partial(self._work.send, (yield waits_for))
+                except BaseException as error:
+                    step = partial(self._work.throw, error)
+        finally:
+            self._work.close()
 
 
-__all__ = ["Caller", "Outcome"]
+__all__ = ["TICKET", "Caller", "Outcome", "Underway"]

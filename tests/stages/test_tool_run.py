@@ -48,8 +48,12 @@ class Prompted:
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
         return [await self._turn(request) for request in requests]
 
+    def words(self, request: CompletionRequest) -> str:
+        """What it says to a request."""
+        return random.Random(request.seed).choice(LINES)
+
     async def _turn(self, request: CompletionRequest) -> TurnRecord:
-        ids = [*self.encode(random.Random(request.seed).choice(LINES)), END]
+        ids = [*self.encode(self.words(request)), END]
         whole = request.prompt_ids + ids
         places = range(len(request.prompt_ids), len(whole))
         logprobs = [(await self.engine.next_token_logprobs(whole[:place], [whole[place]]))[0][0] for place in places]
@@ -62,8 +66,8 @@ class Prompted:
         )
 
 
-def tool_run(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch, **tables: Any) -> RunFolder:
-    """Two steps in lockstep of two groups of three rollouts."""
+def tool_run(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch, *, steps: int = 2, **tables: Any) -> RunFolder:
+    """Steps in lockstep of two groups of three rollouts."""
     started = Transformers.__call__
     monkeypatch.setattr(
         Transformers, "__call__", lambda part, model, needs: Prompted(started(part, model, needs), Path(model.path))
@@ -80,7 +84,7 @@ def tool_run(model: Path, place: Path, monkeypatch: pytest.MonkeyPatch, **tables
         loss={"name": "clip"},
         engine=engine,
         asynchronous=LOCKSTEP["asynchronous"],
-        stop={"max_steps": 2},
+        stop={"max_steps": steps, "stall_seconds": 300},
         **tables,
     )
     folder = prepare(resolve(values=tree))

@@ -121,6 +121,35 @@ def test_a_group_begun_again_after_a_kill_keeps_its_seeds_and_its_texts(begin_sc
     assert [group.claim_try for group in again] == [1, 1]
 
 
+@pytest.mark.spec("K35")
+def test_a_generator_that_goes_on_in_the_second_epoch_draws_the_seeds_it_would_have_drawn(begin: Begin):
+    def begun(name: str) -> RunFolder:
+        folder = begin(
+            name,
+            prompts=6,
+            engine={"name": "scripted"},
+            stop={"max_steps": None, "epochs": 2},
+            asynchronous={"max_staleness": 100},
+        )
+        publish_uniform(folder)
+        return folder
+
+    def until(folder: RunFolder, number: int) -> dict[tuple[int, int, int], int]:
+        folder.write_hint(Hint(limit_ticket=number, dropped=0, floor=0, written_at=time.time()))
+        return {
+            (group.prompt.row_index, group.prompt.epoch, rollout.index): rollout.seed
+            for group in generate(folder, "generator", number=number)
+            for rollout in group.rollouts
+        }
+
+    whole, parted = until(begun("whole"), 12), begun("parted")
+    assert len(until(parted, 7)) == 28
+    again = until(parted, 12)
+    assert again[5, 1, 2] == whole[5, 1, 2]
+    assert again == whole
+    assert len({*whole.values()}) == 48
+
+
 def test_a_living_neighbour_keeps_its_claims(begin_scripted: Begin):
     folder = begin_scripted("run")
     folder.claims.take(0, owner=new_incarnation("generator-2"), base=0)

@@ -27,7 +27,7 @@ def check(
     from agrpo.config import RunConfig, resolve
     from agrpo.runs import check as find_problems
     from agrpo.runs.beginning import with_whole_paths
-    from agrpo.runs.checks import unreached_lengths
+    from agrpo.runs.checks import impatience, unreached_lengths
     from agrpo.runs.idle_gpus import idle_gpus
     from agrpo.runs.memory import lines, machine_here, plan_memory, warnings
     from agrpo.runs.publishing import settled
@@ -45,7 +45,8 @@ def check(
             print(f"{where} = {json.dumps(value)}  # {origin}{resolved}")
     machine = machine_here()
     plan = plan_memory(config, machine)
-    for line in [*lines(plan), *warnings(plan), *idle_gpus(config, machine), *unreached_lengths(config)]:
+    warned = [*warnings(plan), *idle_gpus(config, machine), *unreached_lengths(config), *impatience(config)]
+    for line in [*lines(plan), *warned]:
         say(line)
     for line in ask_servers(config):
         say(line)
