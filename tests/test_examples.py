@@ -15,15 +15,19 @@ from agrpo.database.queries import query
 from agrpo.records.arrow import group_from_arrow
 from agrpo.rollout_loop.finding import loop_class
 from agrpo.runs import prepare as prepare_run
+from examples.calculator.prepare import START as CALCULATOR
 from examples.curriculum.curriculum import right_sum
 from examples.guess.game import GuessNumber
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
+from examples.two_environments.prepare import START as TWO_ENVIRONMENTS
 from tests.stages.walk import dones, walk
 
 ROOT = Path(__file__).parents[1]
 SMOLLM2 = ROOT / "examples" / "smollm2"
 RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
+STARTS = {start.name: start for start in (CALCULATOR, TWO_ENVIRONMENTS)}
+"""Of the run files whose prompts are made."""
 
 
 CURRICULUM = ROOT / "examples" / "curriculum"
@@ -39,6 +43,9 @@ def judged(answers: list[str], right: str) -> list[float]:
 @pytest.mark.parametrize("file", RUN_FILES, ids=lambda file: file.stem)
 def test_a_run_file_has_nothing_wrong(file, tiny_model, tmp_path):
     changes = [f"--set=model.path={tiny_model}", f"--set=run.dir={tmp_path}"]
+    if file.stem in STARTS:
+        STARTS[file.stem].write_rows(tmp_path / "prompts.jsonl", seed=1)
+        changes.append(f"--set=prompts.path={tmp_path / 'prompts.jsonl'}")
     command = [sys.executable, "-m", "agrpo", "check", str(file), *changes]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
