@@ -17,9 +17,12 @@ from agrpo.quickstart.question import Demonstration, Part
 from agrpo.records.prompt import Message
 from agrpo.runs import prepare as prepare_run
 from agrpo.stages.recorder import record_once
+from agrpo.tools.formats import tagged
 from examples.calculator import prepare as calculator
 from examples.calculator.calculator import add, right_answer, sub
 from examples.guess.game import GuessNumber
+from examples.smollm2 import sums
+from examples.smollm2.tool import calculate
 from examples.start import Start
 from examples.two_environments import prepare as two_environments
 from examples.two_environments.cards import TwentyOne
@@ -123,6 +126,24 @@ def test_what_the_games_are_shown_was_played_in_the_environments_of_the_run():
             assert getattr(game, name)(**arguments) == told
     numbers = {row["number"] for row in two_environments.rows(1)}
     assert not numbers & {int(one.question.content) for one in shown}
+
+
+def test_smollm2s_tool_calculates_and_takes_nothing_else():
+    assert [calculate(text) for text in ("12 + 34", "507-238", " -5 + 5 - 007 ")] == [46, 269, -7]
+    for text in ("__import__('os')", "1 ** 9", "2 * 3", "", "1 +", "9999999999"):
+        with pytest.raises(ValueError, match="expected whole numbers"):
+            calculate(text)
+
+
+def test_smollm2_is_shown_three_calls_as_agrpo_reads_them_and_asked_another_sum():
+    for row in sums.rows()[:50]:
+        *shown, asked = row["prompt"]
+        assert asked["content"] not in [message["content"] for message in shown]
+        for _, called, told, said in zip(*[iter(shown)] * 4, strict=True):
+            (call,) = tagged.read(called["content"]).calls
+            assert str(calculate(**call.arguments)) == told["content"] == said["content"]
+        expression = asked["content"].removeprefix("What is ").removesuffix("?")
+        assert row["answer"] == str(calculate(expression))
 
 
 @pytest.mark.slow
