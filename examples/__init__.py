@@ -1,1 +1,1 @@
-"""Runs of real models, each a folder with its own README."""
+"""Runs to begin with, each a folder with its run file."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,25 @@ from agrpo.records.arrow import group_from_arrow
 from agrpo.rollout_loop.finding import loop_class
 from agrpo.runs import prepare as prepare_run
 from agrpo.stages.recorder import record_once
+from examples.calculator.prepare import START as CALCULATOR
 from examples.curriculum.curriculum import right_sum
 from examples.guess.game import GuessNumber
 from examples.shots.shots import right_sum as help_costs
 from examples.smollm2.prepare import MADE, prepare
 from examples.smollm2.reward import last_number, number_in
+from examples.smollm2.sums import write_rows as write_sums
+from examples.two_environments.prepare import START as TWO_ENVIRONMENTS
 from tests.stages.walk import dones, walk
 
 ROOT = Path(__file__).parents[1]
 SMOLLM2 = ROOT / "examples" / "smollm2"
 RUN_FILES = sorted((ROOT / "examples").glob("*/*.toml"))
+MADE_ROWS: dict[str, Callable[[Path], None]] = {
+    "calculator": lambda file: CALCULATOR.write_rows(file, seed=1),
+    "two_environments": lambda file: TWO_ENVIRONMENTS.write_rows(file, seed=1),
+    "tool": write_sums,
+}
+"""Of the run files whose prompts are made before the run."""
 
 
 SHOTS = ROOT / "examples" / "shots"
@@ -43,6 +53,9 @@ def judged(answers: list[str], right: str) -> list[float]:
 @pytest.mark.parametrize("file", RUN_FILES, ids=lambda file: file.stem)
 def test_a_run_file_has_nothing_wrong(file, tiny_model, tmp_path):
     changes = [f"--set=model.path={tiny_model}", f"--set=run.dir={tmp_path}"]
+    if file.stem in MADE_ROWS:
+        MADE_ROWS[file.stem](tmp_path / "prompts.jsonl")
+        changes.append(f"--set=prompts.path={tmp_path / 'prompts.jsonl'}")
     command = [sys.executable, "-m", "agrpo", "check", str(file), *changes]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
