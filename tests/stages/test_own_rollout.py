@@ -272,7 +272,7 @@ def test_a_hook_may_take_an_argument_of_its_own_with_a_default():
 
 
 def test_settings_of_no_class_are_refused(tiny_model: Path):
-    with pytest.raises(ConfigError, match="values for a class of yours, and none is named"):
+    with pytest.raises(ConfigError, match="values for a class or a function of yours, and none is named"):
         Played(tiny_model, None, scripted, loop_settings={"least": 1})
 
 
