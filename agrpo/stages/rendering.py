@@ -66,6 +66,11 @@ class Renderer:
         """The template for training of the family that the tokenizer's own is of; None where that is not known."""
         return training_template_of(self._probed) if isinstance(self._own_template, str) else None
 
+    def stop_texts(self) -> dict[str, int]:
+        """The tokens that end a turn, by their text."""
+        ids = sorted(self.stop_ids)
+        return {text: stop_id for stop_id in ids if (text := self.tokenizer.convert_ids_to_tokens(stop_id))}
+
     def encode(self, text: str) -> list[int]:
         """Tokens of text that a template has written."""
         return self.tokenizer.encode(text, add_special_tokens=False)

@@ -108,7 +108,7 @@ class ToolTalk:
         rest = self._rest(results) if pieces is None else _joined(pieces, contents)
         if rest is None:
             return None
-        ends = [(rest.find(stop), stop_id) for stop_id, stop in self._stops() if stop in rest]
+        ends = [(rest.find(stop), stop_id) for stop, stop_id in self._renderer.stop_texts().items() if stop in rest]
         if not ends:
             return None
         place, stop_id = min(ends)
@@ -135,10 +135,6 @@ class ToolTalk:
             return None
         as_it_is = self._rest([_with(fields, text) for fields, text in zip(told_by, odd, strict=True)])
         return pieces if as_it_is == _joined(pieces, odd) else None
-
-    def _stops(self) -> list[tuple[int, str]]:
-        ids = sorted(self._renderer.stop_ids)
-        return [(stop_id, text) for stop_id in ids if (text := self._renderer.tokenizer.convert_ids_to_tokens(stop_id))]
 
     def _shows_tools(self) -> bool:
         first = self._schemas[0]
