@@ -80,16 +80,34 @@ def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:
 
 
 def _check_devices(config: RunConfig, machine: memory.Machine) -> list[str]:
-    """GPUs that a reward model asks for and nobody can see."""
+    """GPUs that a reward model asks for, and that nobody can see or the run's servers have."""
     num_gpus = len(machine.gpus)
     if machine.gpus_doubt is not None:
         return []
-    return [
-        f'reward "reward_model": device = "{model.device}": {num_gpus} GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), '
-        'counted from cuda:0; name another, or "cpu"'
-        for model in memory.reward_models(config)
-        if model.on_gpu and (memory.gpu_index(model) or 0) >= num_gpus
-    ]
+    served, problems = memory.gpus_of_servers(config, num_gpus), list[str]()
+    for model in memory.reward_models(config):
+        index, asked = memory.gpu_index(model), f'reward "reward_model": device = "{model.device}"'
+        if index is not None and index >= num_gpus:
+            problems.append(
+                f"{asked}: {num_gpus} GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), counted from cuda:0; name another, "
+                'or "cpu"'
+            )
+        elif index in served:
+            problems.append(f"{asked}: the run's vLLM servers take {_gpu_names(served)}; {_left(served, num_gpus)}")
+    return problems
+
+
+def _gpu_names(indices: range) -> str:
+    return ", ".join(f"cuda:{index}" for index in indices)
+
+
+def _left(served: range, num_gpus: int) -> str:
+    """Where else a reward model may be."""
+    if served.stop < num_gpus:
+        return f"name one that is free: {_gpu_names(range(served.stop, num_gpus))}"
+    if served.start > 1:
+        return f"set workers.learner_processes = {served.start - 1}, which leaves cuda:{num_gpus - 1} to it"
+    return 'none is free: name cuda:0, which the learner has too, or "cpu", or give the run one GPU more'
 
 
 def _check_model(config: RunConfig) -> list[str]:
