@@ -14,6 +14,18 @@ HEAD = "ForSequenceClassification"
 WEIGHTS = ("*.safetensors", "*.bin")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 """What configurations call the longest text that the model has positions for."""
+DECIDING = (
+    CONFIG,
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.py",
+)
+"""Files of a folder, beside its weights, by which a text is worth what it is."""
 DEFAULT_LABELS = 2
 """Outputs of a classifier whose configuration does not say how many it has (transformers)."""
 
@@ -30,6 +42,18 @@ def read_configuration(source: Source) -> dict[str, Any]:
             f"path: {file} holds a JSON {type(document).__name__}; expected an object. Save the model again"
         )
     return cast("dict[str, Any]", document)
+
+
+def deciding_files(source: Source) -> dict[str, Path]:
+    """Files by which a text is worth what it is, each by the knob that names its folder; none of a hub id."""
+    folders = {"path": (source.path, (*DECIDING, *WEIGHTS)), "tokenizer": (source.tokenizer, DECIDING)}
+    return {
+        f"{knob}/{file.name}": file
+        for knob, (folder, patterns) in folders.items()
+        for pattern in (patterns if folder is not None else ())
+        for file in Path(str(folder)).glob(pattern)
+        if file.is_file()
+    }
 
 
 def head_problems(source: Source, document: dict[str, Any]) -> list[str]:
