@@ -137,6 +137,19 @@ def test_a_template_that_shows_tools_and_no_way_to_call_them_needs_the_setting(
     assert rollout.tool_failure_count == 0
 
 
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("chat_template", ["", "_training"])
+def test_calls_are_read_as_agrpo_told_the_model_to_write_them(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, name: str, chat_template: str
+):
+    family, ours = FAMILIES[name], f"{name}{chat_template}" if chat_template else None
+    model = tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end)
+    with pytest.raises(ToolError, match=r'tools\.call_format = "gemma": .* to write calls as "tagged"; set that'):
+        Stage(model, call_format="gemma", chat_template=ours)
+    stage = Stage(model, call_format="tagged", chat_template=ours)
+    assert [call.name for call in stage.talk.read(stage.renderer.encode(family.call)).calls] == ["add"]
+
+
 def test_of_several_templates_the_one_for_tools_says_how_calls_are_written(
     tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ):
