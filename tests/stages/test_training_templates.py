@@ -109,6 +109,9 @@ def test_a_rollout_with_a_template_for_training_is_one_sequence(
         ("qwen3_thinking_training", "Hm.\n</think>\n\n"),
         ("smollm2_training", ""),
         ("gemma3_training", ""),
+        ("deepseek_r1_training", "Hm.\n</think>\n\n"),
+        ("deepseek_r1_distill_training", "Hm.\n</think>\n\n"),
+        ("deepseek_v3_1_training", ""),
     ],
 )
 def test_what_was_sampled_is_what_its_messages_are_written_as_again(
