@@ -114,13 +114,23 @@ def test_in_bfloat16_values_are_those_of_float32_but_for_its_rounding(tiny_class
     assert rounded == pytest.approx(exact, rel=0.1, abs=0.1)
 
 
-def test_a_tokenizer_without_pad_token_pads_with_its_eos(tiny_classifier: Path, tmp_path: Path):
-    def unpad(document: dict[str, Any]) -> None:
-        document.pop("pad_token")
-
-    unpadded = changed(tiny_classifier, tmp_path / "model", "tokenizer_config.json", unpad)
-    alone = judged(unpadded, *ANSWERS, batch_size=1)
-    assert judged(unpadded, *ANSWERS) == pytest.approx(alone, abs=1e-5)
+@pytest.mark.parametrize("own", [None, -1, 0, 1])
+@pytest.mark.parametrize("pad_token", [None, "<|end|>", "<|pad|>"])
+def test_a_text_that_ends_with_eos_is_worth_what_the_plain_model_gives_it(
+    tiny_classifier: Path, tmp_path: Path, own: int | None, pad_token: str | None
+):
+    """`own`: the pad of the model's configuration, of which 1 is the EOS too."""
+    folder = changed(tiny_classifier, tmp_path / "one", "config.json", lambda told: told.update(pad_token_id=own))
+    folder = changed(folder, tmp_path / "two", "tokenizer_config.json", lambda told: told.update(pad_token=pad_token))
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    expected: list[float] = []
+    for answer in ANSWERS:
+        text = f"<|user|>2 + 2 =<|end|><|assistant|>{answer}<|end|>"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            expected.append(model(input_ids=torch.tensor([ids])).logits[0, 0].item())
+    assert judged(folder, *ANSWERS) == pytest.approx(expected, abs=1e-5)
 
 
 def test_messages_are_put_one_behind_the_other_where_that_is_asked_for(tiny_classifier: Path):
