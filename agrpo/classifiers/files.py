@@ -14,6 +14,11 @@ HEAD = "ForSequenceClassification"
 WEIGHTS = ("*.safetensors", "*.bin")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 """What configurations call the longest text that the model has positions for."""
+BEHIND_PAD = (
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "longformer"),
+    *("data2vec-text", "ibert", "luke", "mpnet"),
+)
+"""Kinds of models (`model_type`) whose first position is `pad_token_id` + 1: those before it are no text's."""
 DECIDING = (
     CONFIG,
     "tokenizer*",
@@ -84,7 +89,12 @@ def positions_of(document: dict[str, Any]) -> int | None:
     """Tokens of the longest text that the model has positions for; None where its configuration names none."""
     inner = {**document, **(document.get("text_config") or {})}
     found = [inner[name] for name in POSITIONS if isinstance(inner.get(name), int) and inner[name] > 0]
-    return found[0] if found else None
+    if not found:
+        return None
+    if inner.get("model_type") not in BEHIND_PAD:
+        return found[0]
+    pad = inner.get("pad_token_id")
+    return found[0] - (1 if pad is None else pad) - 1
 
 
 def length_problems(max_length: int | None, document: dict[str, Any]) -> list[str]:

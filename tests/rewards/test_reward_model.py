@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from agrpo.config import RewardSection
 from agrpo.errors import ConfigError, RewardError
@@ -93,16 +93,30 @@ def test_a_value_does_not_depend_on_what_it_is_batched_with(tiny_classifier: Pat
     assert judged(tiny_classifier, *ANSWERS, batch_size=batch_size) == together
 
 
-def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
-    from transformers import BertConfig, BertForSequenceClassification
-
+def an_encoder(kind: str, tokenizer: Any, folder: Path, **settings: Any) -> None:
+    """A random one of a single layer, and the tokenizer."""
+    widths: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    widths |= {"num_attention_heads": 2, "num_labels": 1, "initializer_range": 0.5}
+    config: Any = AutoConfig
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        widths: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-        widths |= {"num_attention_heads": 2, "num_labels": 1, "initializer_range": 0.5}
-        config = BertConfig(vocab_size=len(tiny_tokenizer), **widths)
-        BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+        made = config.for_model(kind, vocab_size=len(tokenizer), **widths, **settings)
+        AutoModelForSequenceClassification.from_config(made).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("pad", [0, 5])
+def test_positions_that_begin_behind_the_pad_are_fewer(tiny_tokenizer: Any, tmp_path: Path, pad: int):
+    an_encoder("roberta", tiny_tokenizer, tmp_path, max_position_embeddings=20 + pad + 1, pad_token_id=pad)
+    fits, long = judged(tmp_path, "7" * 11, "7" * 12)
+    assert isinstance(fits, float)
+    assert isinstance(long, Unjudged) and "has 21 tokens, the reward model takes 20" in long.reason
+    (told,) = check_reward(section(tmp_path, max_length=21))
+    assert "the model has positions for 20 tokens" in told
+
+
+def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
+    an_encoder("bert", tiny_tokenizer, tmp_path)
     alone = judged(tmp_path, *ANSWERS, batch_size=1)
     assert judged(tmp_path, *ANSWERS) == pytest.approx(alone, abs=1e-5)
     assert max(alone) - min(alone) > 0.01
