@@ -172,6 +172,16 @@ def test_a_conversation_that_the_template_cannot_write_has_no_value(tiny_classif
     assert isinstance(value, float)
 
 
+def test_a_template_that_cannot_write_a_question_and_its_answer_is_refused(tiny_classifier: Path, tmp_path: Path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_classifier, folder)
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no judge named') if not judge else judge }}")
+    (told,) = check_reward(section(folder))
+    assert "its chat template cannot write a question and its answer" in told and "no judge named" in told
+    assert check_reward(section(folder, chat_template_kwargs={"judge": "me"})) == []
+    assert check_reward(section(folder, conversation="concatenate")) == []
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
