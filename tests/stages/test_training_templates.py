@@ -196,7 +196,7 @@ def test_a_model_of_the_hub_whose_tokenizer_is_here_is_checked_with_its_tools(
     (cache / "refs" / "main").write_text("0" * 40)
     (snapshot / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    tools = {"tools": {"functions": [HERE]}}
+    tools: dict[str, Any] = {"tools": {"functions": [HERE]}}
     assert problems_of("someone/small", tmp_path, **tools) == []
     refuses = "{{ raise_exception('no tools') if tools else '' }}{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer_with(tiny_tokenizer, snapshot, refuses)
