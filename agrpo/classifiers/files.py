@@ -14,6 +14,23 @@ HEAD = "ForSequenceClassification"
 WEIGHTS = ("*.safetensors", "*.bin")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 """What configurations call the longest text that the model has positions for."""
+BEHIND_PAD = (
+    *("roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "longformer"),
+    *("data2vec-text", "ibert", "luke", "mpnet"),
+)
+"""Kinds of models (`model_type`) whose first position is `pad_token_id` + 1: those before it are no text's."""
+DECIDING = (
+    CONFIG,
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.py",
+)
+"""Files of a folder, beside its weights, by which a text is worth what it is."""
 DEFAULT_LABELS = 2
 """Outputs of a classifier whose configuration does not say how many it has (transformers)."""
 
@@ -30,6 +47,18 @@ def read_configuration(source: Source) -> dict[str, Any]:
             f"path: {file} holds a JSON {type(document).__name__}; expected an object. Save the model again"
         )
     return cast("dict[str, Any]", document)
+
+
+def deciding_files(source: Source) -> dict[str, Path]:
+    """Files by which a text is worth what it is, each by the knob that names its folder; none of a hub id."""
+    folders = {"path": (source.path, (*DECIDING, *WEIGHTS)), "tokenizer": (source.tokenizer, DECIDING)}
+    return {
+        f"{knob}/{file.name}": file
+        for knob, (folder, patterns) in folders.items()
+        for pattern in (patterns if folder is not None else ())
+        for file in Path(str(folder)).glob(pattern)
+        if file.is_file()
+    }
 
 
 def head_problems(source: Source, document: dict[str, Any]) -> list[str]:
@@ -60,7 +89,12 @@ def positions_of(document: dict[str, Any]) -> int | None:
     """Tokens of the longest text that the model has positions for; None where its configuration names none."""
     inner = {**document, **(document.get("text_config") or {})}
     found = [inner[name] for name in POSITIONS if isinstance(inner.get(name), int) and inner[name] > 0]
-    return found[0] if found else None
+    if not found:
+        return None
+    if inner.get("model_type") not in BEHIND_PAD:
+        return found[0]
+    pad = inner.get("pad_token_id")
+    return found[0] - (1 if pad is None else pad) - 1
 
 
 def length_problems(max_length: int | None, document: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ class Classifier:
         self.max_length = longest_text(max_length, positions_of(model.config.to_dict()), tokenizer)
         self._model = model
         self._batch_size = batch_size
+        self._own_pad = _own_pad(model.config)
         self._inputs = inspect.signature(model.forward).parameters.keys()
 
     def scores(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[float | Unjudged]:
@@ -52,7 +54,8 @@ class Classifier:
         return None
 
     def _logits(self, encoded: list[dict[str, Any]]) -> list[float]:
-        batch = self.tokenizer.pad(encoded, padding=True, return_tensors="pt")
+        batch = self.tokenizer.pad(encoded, padding=True, return_attention_mask=True, return_tensors="pt")
+        self._fill(batch["input_ids"], batch["attention_mask"] == 0)
         kept = {name: tensor.to(self._model.device) for name, tensor in batch.items() if name in self._inputs}
         try:
             with torch.inference_mode():
@@ -63,6 +66,18 @@ class Classifier:
                 f"({str(error).splitlines()[0]}); lower batch_size or max_length"
             ) from None
         return logits.float()[:, 0].tolist()
+
+    def _fill(self, ids: torch.Tensor, padded: torch.Tensor) -> None:
+        """Pad `[texts, T]` such that a decoder's head finds the last token of each text, which is the last that is no pad.
+
+        Where the model names no pad of its own, one that stands in none of the texts: an EOS would be skipped at their ends.
+        """
+        pad = self._own_pad
+        if pad is None:
+            written = {*ids[~padded].tolist()}
+            pad = next(id for id in itertools.count() if id not in written)
+        ids[padded] = pad
+        self._model.config.get_text_config().pad_token_id = self._model.config.pad_token_id = pad
 
 
 def load_classifier(
@@ -88,8 +103,6 @@ def load_classifier(
         )
     if model.config.num_labels != 1:
         raise RewardError(f"path: {source.path} has num_labels = {model.config.num_labels}; expected 1")
-    # Which token a decoder's head reads is found by it: the last that is none.
-    model.config.get_text_config().pad_token_id = model.config.pad_token_id = tokenizer.pad_token_id
     model.requires_grad_(False).eval().to(place)
     return Classifier(model, tokenizer, max_length=max_length, batch_size=batch_size)
 
@@ -106,6 +119,12 @@ def _loaded(source: Source, dtype: str) -> tuple[Any, dict[str, Any]]:
             dtype=getattr(torch, dtype),
             output_loading_info=True,
         )
+
+
+def _own_pad(config: Any) -> int | None:
+    """The pad that the model's configuration names; None: none, or as some write it, -1."""
+    pad = config.get_text_config().pad_token_id
+    return pad if pad is not None and pad >= 0 else None
 
 
 def _device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ LONGEST_KNOWN = 10**9
 
 
 def load_tokenizer(source: Source, *, needs_template: bool) -> Any:
-    """It pads on the right, with its EOS where it has no pad token. Raises `RewardError` where it has neither.
+    """It pads on the right. Raises `RewardError` where it has neither pad token nor EOS.
 
     `needs_template`: whether to refuse one without a chat template.
     """

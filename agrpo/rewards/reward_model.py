@@ -89,7 +89,9 @@ class RewardModel:
             problems = [*head_problems(self.source, document), *length_problems(self.max_length, document)]
             if problems:
                 raise RewardError("; ".join(problems))
-            load_tokenizer(self.source, needs_template=self._needs_template)
+            tokenizer = load_tokenizer(self.source, needs_template=self._needs_template)
+            if self._needs_template:
+                _try_template(tokenizer, self.chat_template_kwargs)
         except RewardError as error:
             raise RewardError(f'reward "reward_model": {error}') from None
 
@@ -122,6 +124,17 @@ class RewardModel:
     @cached_property
     def _loaded(self) -> Reward:
         return self.load()
+
+
+def _try_template(tokenizer: Any, extra: dict[str, Any]) -> None:
+    """Write a question and its answer. Raises `RewardError` with the words of a template that cannot."""
+    try:
+        templated(tokenizer, [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], extra)
+    except Exception as error:  # a template raises what it likes
+        raise RewardError(
+            f"its chat template cannot write a question and its answer: {type(error).__name__}: {error}; mend it, change "
+            'chat_template_kwargs, or set conversation = "concatenate"'
+        ) from None
 
 
 class _Loaded:

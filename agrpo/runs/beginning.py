@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, cast
 
 from agrpo.config import RunConfig, Settings, load_settings
 from agrpo.errors import ConfigError
@@ -104,12 +105,10 @@ def with_whole_paths(settings: Settings) -> Settings:
     tree = {table: dict(values) if isinstance(values, dict) else values for table, values in settings.tree.items()}
     for table in ("model", "prompts"):
         values = tree.get(table)
-        written = values.get("path") if isinstance(values, dict) else None
-        if not isinstance(values, dict) or not isinstance(written, str) or "://" in written:
-            continue
-        path = os.path.expanduser(written)
-        if os.path.exists(path) or written.startswith((".", "~")) or values.get("name") == "files":
-            values["path"] = os.path.abspath(path)
+        if isinstance(values, dict):
+            _make_whole(values, "path", always=values.get("name") == "files")
+    if isinstance(rewards := tree.get("rewards"), list):
+        tree["rewards"] = [_with_whole_files(reward) for reward in rewards]
     model = tree.get("model")
     if (
         isinstance(model, dict)
@@ -124,3 +123,26 @@ def with_whole_paths(settings: Settings) -> Settings:
     if isinstance(run, dict) and isinstance(run.get("dir"), str):
         run["dir"] = os.path.expanduser(run["dir"])
     return Settings(tree=tree, origins=settings.origins)
+
+
+def _make_whole(values: dict[str, Any], name: str, *, always: bool = False) -> None:
+    """`always`: whether it names a file even where none is there, and no id of the hub."""
+    written = values.get(name)
+    if not isinstance(written, str) or "://" in written:
+        return
+    path = os.path.expanduser(written)
+    if os.path.exists(path) or written.startswith((".", "~")) or always:
+        values[name] = os.path.abspath(path)
+
+
+def _with_whole_files(reward: Any) -> Any:
+    """A `[[rewards]]` table, whose knobs stand in it or in its `settings`."""
+    if not isinstance(reward, dict) or reward.get("name") != "reward_model":
+        return reward
+    values = dict(cast("dict[str, Any]", reward))
+    if isinstance(knobs := values.get("settings"), dict):
+        values["settings"] = dict(cast("dict[str, Any]", knobs))
+    for knobs in (values, values.get("settings")):
+        for name in ("path", "tokenizer") if isinstance(knobs, dict) else ():
+            _make_whole(cast("dict[str, Any]", knobs), name)
+    return values

@@ -8,11 +8,11 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agrpo.config import ModelSection, RunConfig
 from agrpo.environments.checking import clashes, found_environments, unfit_rows
-from agrpo.errors import AgrpoError, ModelError, PromptError
+from agrpo.errors import AgrpoError, ModelError
 from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
@@ -23,11 +23,8 @@ from agrpo.runs import memory
 from agrpo.runs.memory.shape import tensor_shapes, weight_files
 from agrpo.runs.model_files import TOKENIZER, TOKENIZER_CONFIG, configuration_problems, model_problems
 from agrpo.runs.serving import check_servers
-from agrpo.templates import TEMPLATES, template_at
+from agrpo.templates import template_at
 from agrpo.tools import check_tools, load_tools
-
-if TYPE_CHECKING:
-    from agrpo.stages.rendering import Renderer
 
 ROWS_CHECKED = 10_000
 """Prompts looked at before a run starts; a bad one further on is refused alone when its turn comes."""
@@ -83,16 +80,34 @@ def _check_ranks(config: RunConfig, machine: memory.Machine) -> list[str]:
 
 
 def _check_devices(config: RunConfig, machine: memory.Machine) -> list[str]:
-    """GPUs that a reward model asks for and nobody can see."""
+    """GPUs that a reward model asks for, and that nobody can see or the run's servers have."""
     num_gpus = len(machine.gpus)
     if machine.gpus_doubt is not None:
         return []
-    return [
-        f'reward "reward_model": device = "{model.device}": {num_gpus} GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), '
-        'counted from cuda:0; name another, or "cpu"'
-        for model in memory.reward_models(config)
-        if model.on_gpu and (memory.gpu_index(model) or 0) >= num_gpus
-    ]
+    served, problems = memory.gpus_of_servers(config, num_gpus), list[str]()
+    for model in memory.reward_models(config):
+        index, asked = memory.gpu_index(model), f'reward "reward_model": device = "{model.device}"'
+        if index is not None and index >= num_gpus:
+            problems.append(
+                f"{asked}: {num_gpus} GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), counted from cuda:0; name another, "
+                'or "cpu"'
+            )
+        elif index in served:
+            problems.append(f"{asked}: the run's vLLM servers take {_gpu_names(served)}; {_left(served, num_gpus)}")
+    return problems
+
+
+def _gpu_names(indices: range) -> str:
+    return ", ".join(f"cuda:{index}" for index in indices)
+
+
+def _left(served: range, num_gpus: int) -> str:
+    """Where else a reward model may be."""
+    if served.stop < num_gpus:
+        return f"name one that is free: {_gpu_names(range(served.stop, num_gpus))}"
+    if served.start > 1:
+        return f"set workers.learner_processes = {served.start - 1}, which leaves cuda:{num_gpus - 1} to it"
+    return 'none is free: name cuda:0, which the learner has too, or "cpu", or give the run one GPU more'
 
 
 def _check_model(config: RunConfig) -> list[str]:
@@ -140,6 +155,7 @@ def _check_talk(config: RunConfig) -> list[str]:
     shown = [tools for tools in [{**functions, **kind.tools} for kind in kinds.values()] or [functions] if tools]
     if model is None or not (shown or config.model.chat_template):
         return []
+    from agrpo.stages.chosen_template import unfit_template
     from agrpo.stages.rendering import Renderer
     from agrpo.stages.tool_talk import ToolTalk
 
@@ -147,8 +163,8 @@ def _check_talk(config: RunConfig) -> list[str]:
         renderer = Renderer(model)
     except ModelError as error:
         return [f"model: {error}"] if model is config.model else []  # of a hub id, not all files may have been fetched
-    if problems := _unfit_template(config.model.chat_template, renderer):
-        return problems
+    if (problem := unfit_template(config.model.chat_template, renderer)) is not None:
+        return [problem]
     try:
         for tools in shown:
             ToolTalk(renderer, tools, config.tools.call_format)
@@ -168,23 +184,6 @@ def _with_tokenizer(model: ModelSection) -> ModelSection | None:
     ]
     paths = [path for path in found if isinstance(path, str)]
     return replace(model, path=os.path.dirname(paths[0]), revision=None) if len(paths) == len(found) else None
-
-
-def _unfit_template(name: str | None, renderer: Renderer) -> list[str]:
-    """What is wrong with `model.chat_template`."""
-    if name is None:
-        return []
-    family = renderer.training_template()
-    if name in TEMPLATES and family not in (name, None):
-        return [
-            f'model.chat_template: "{name}" is of another family than the tokenizer\'s own template, which belongs to "{family}"; '
-            "set that one"
-        ]
-    try:
-        renderer.written([{"role": "user", "content": "?"}])
-    except PromptError as error:
-        return [f"model.chat_template: {name}: {error}"]
-    return []
 
 
 def _matrices(config: RunConfig) -> dict[str, tuple[int, ...]]:

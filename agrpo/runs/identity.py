@@ -14,11 +14,12 @@ from typing import Any
 import xxhash
 
 import agrpo
+from agrpo.classifiers.files import deciding_files
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import ConfigError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.runs.checks import ROWS_CHECKED
-from agrpo.runs.memory import machine_here, plan_memory
+from agrpo.runs.memory import machine_here, plan_memory, reward_models
 from agrpo.templates import template_at
 
 
@@ -35,6 +36,7 @@ def run_document(config: RunConfig, name: str, now: datetime) -> dict[str, Any]:
         "config_digest": _digest(json.dumps(tree, sort_keys=True).encode()),
         "model_digests": _model_digests(config),
         "weights_digests": _weights_digests(config),
+        "reward_model_digests": _reward_model_digests(config),
         "prompts_per_epoch": len(config.prompts.source()),
         "prompts_digest": _prompts_digest(config),
         "threads": max(1, _cores() // 2),
@@ -47,15 +49,19 @@ def run_document(config: RunConfig, name: str, now: datetime) -> dict[str, Any]:
 
 
 def check_unchanged(folder: RunFolder) -> None:
-    """Refuse to go on with a run whose model files or prompts are others than it began with. Raises `ConfigError`."""
+    """Refuse to go on with a run whose model files, reward model's or prompts are others than it began with.
+
+    Raises `ConfigError`.
+    """
     document = folder.document()
     if "model_digests" not in document:
         return
     config = RunConfig.build(load_settings(document))
     found = {**_model_digests(config), "prompts": _prompts_digest(config)}
     began = {**document["model_digests"], "prompts": document["prompts_digest"]}
-    if "weights_digests" in document:
-        found, began = {**found, **_weights_digests(config)}, {**began, **document["weights_digests"]}
+    for name, digests in (("weights_digests", _weights_digests), ("reward_model_digests", _reward_model_digests)):
+        if name in document:
+            found, began = {**found, **digests(config)}, {**began, **document[name]}
     changed = sorted(name for name in found.keys() | began.keys() if found.get(name) != began.get(name))
     if changed:
         raise ConfigError(
@@ -106,3 +112,12 @@ def _weights_digests(config: RunConfig) -> dict[str, str]:
     """Of the files of the first weights, from which a run begins again where no checkpoint is left."""
     folder = Path(config.model.path)
     return {file.name: _file_digest(file) for file in sorted(folder.glob("*.safetensors"))}
+
+
+def _reward_model_digests(config: RunConfig) -> dict[str, str]:
+    """Of the files by which a reward model's values come out as they do."""
+    return {
+        f"reward_model.{name}": _file_digest(file)
+        for model in reward_models(config)
+        for name, file in sorted(deciding_files(model.source).items())
+    }

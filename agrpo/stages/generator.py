@@ -14,13 +14,14 @@ from typing import Literal
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.engines import Engine, Needs
-from agrpo.errors import DeadlineExceeded, StoreError
+from agrpo.errors import DeadlineExceeded, ModelError, StoreError
 from agrpo.prompts import PromptOrder
 from agrpo.queue.room import Room
 from agrpo.queue.run_folder import EventStream, RunFolder
 from agrpo.queue.versions import version_of_label
 from agrpo.records.pace import Limit, Pace, Standing
 from agrpo.records.progress import Hint, WeightsReady
+from agrpo.stages.chosen_template import unfit_template
 from agrpo.stages.context import StageContext
 from agrpo.stages.group_making import Claimed, GroupMaker
 from agrpo.stages.load_watch import LoadWatch
@@ -48,6 +49,8 @@ def run(context: StageContext) -> None:
     config = RunConfig.build(load_settings(folder.document()))
     order = PromptOrder(config.prompts.source(), seed=config.data_seed, shuffle=config.prompts.shuffle)
     renderer = Renderer(config.model)
+    if (problem := unfit_template(config.model.chat_template, renderer)) is not None:
+        raise ModelError(problem)  # of a hub id nobody could look before
     needs = Needs(
         servers=folder.server_urls,
         give_up=folder.give_up_server,

@@ -30,7 +30,8 @@ class Renderer:
             )
         except (OSError, ValueError) as error:
             raise ModelError(f"no tokenizer in {model.path}: {str(error).splitlines()[0]}") from None
-        self._own_template: Any = self.tokenizer.chat_template
+        self._own_templates = [_own_template(self.tokenizer, tools) for tools in (None, [])]
+        """Without tools and with them: some tokenizers have one for each."""
         if model.chat_template is not None:
             self.tokenizer.chat_template = template_at(model.chat_template)
         if self.tokenizer.chat_template is None:
@@ -64,7 +65,12 @@ class Renderer:
 
     def training_template(self) -> str | None:
         """The template for training of the family that the tokenizer's own is of; None where that is not known."""
-        return training_template_of(self._probed) if isinstance(self._own_template, str) else None
+        return training_template_of(self._probed) if all(self._own_templates) else None
+
+    def stop_texts(self) -> dict[str, int]:
+        """The tokens that end a turn, by their text."""
+        ids = sorted(self.stop_ids)
+        return {text: stop_id for stop_id in ids if (text := self.tokenizer.convert_ids_to_tokens(stop_id))}
 
     def encode(self, text: str) -> list[int]:
         """Tokens of text that a template has written."""
@@ -80,10 +86,9 @@ class Renderer:
         how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "date_string": "26 Jul 2024"}
         if probe.schemas:
             how["tools"] = probe.schemas
+        own = self._own_templates[1 if probe.schemas else 0]
         try:
-            return self.tokenizer.apply_chat_template(
-                list(probe.messages), chat_template=template or self._own_template, **how
-            )
+            return self.tokenizer.apply_chat_template(list(probe.messages), chat_template=template or own, **how)
         except (TemplateError, TypeError, ValueError):
             return None
 
@@ -93,6 +98,14 @@ class Renderer:
             return self.tokenizer.apply_chat_template(list(messages), **tools, **how, **self._keywords)
         except (TemplateError, TypeError, ValueError) as error:
             raise PromptError(f"the model's chat template cannot render this prompt: {error}") from None
+
+
+def _own_template(tokenizer: Any, tools: list[Any] | None) -> str | None:
+    """The one that the tokenizer itself takes. None: it has none, or several of which none is the default."""
+    try:
+        return tokenizer.get_chat_template(tools=tools)
+    except (ValueError, NotImplementedError):
+        return None
 
 
 def _pattern_of(tokenizer: Any) -> re.Pattern[str]:

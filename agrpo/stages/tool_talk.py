@@ -26,6 +26,9 @@ from agrpo.tools.formats.choosing import FORMATS, format_of
 
 logger = logging.getLogger(__name__)
 
+EXPLAINED_FORMAT = "tagged"
+"""How a model is told to write calls by `SHOWN_IN_SYSTEM`."""
+_EXPLAINED = SHOWN_IN_SYSTEM.format(tools="").partition("\n")[0]
 _LAST_OF_PROMPT = 32
 """Tokens among which the mark of a thought must be, if the prompt ends with one."""
 
@@ -108,7 +111,7 @@ class ToolTalk:
         rest = self._rest(results) if pieces is None else _joined(pieces, contents)
         if rest is None:
             return None
-        ends = [(rest.find(stop), stop_id) for stop_id, stop in self._stops() if stop in rest]
+        ends = [(rest.find(stop), stop_id) for stop, stop_id in self._renderer.stop_texts().items() if stop in rest]
         if not ends:
             return None
         place, stop_id = min(ends)
@@ -135,10 +138,6 @@ class ToolTalk:
             return None
         as_it_is = self._rest([_with(fields, text) for fields, text in zip(told_by, odd, strict=True)])
         return pieces if as_it_is == _joined(pieces, odd) else None
-
-    def _stops(self) -> list[tuple[int, str]]:
-        ids = sorted(self._renderer.stop_ids)
-        return [(stop_id, text) for stop_id in ids if (text := self._renderer.tokenizer.convert_ids_to_tokens(stop_id))]
 
     def _shows_tools(self) -> bool:
         first = self._schemas[0]
@@ -211,10 +210,15 @@ class ToolTalk:
         return not all(word in written for word in (_THOUGHT, _SAID, _CALLED))
 
     def _format(self, asked: str | None) -> CallFormat:
-        """Where the template does not show tools, the model was told how to write calls by agrpo."""
-        if not self.shown_by_template:
-            return FORMATS[asked or "tagged"]
-        whole = self._renderer.written([_ASKED], self._schemas)
+        """Where the template does not show tools, or does so in agrpo's words, the model was told how to write calls."""
+        whole = self._renderer.written([_ASKED], self._template_schemas)
+        if not self.shown_by_template or _EXPLAINED in whole:
+            if asked not in (None, EXPLAINED_FORMAT):
+                raise ToolError(
+                    f'tools.call_format = "{asked}": the model\'s chat template shows no tools of its own, so that agrpo tells '
+                    f'the model to write calls as "{EXPLAINED_FORMAT}"; set that, or leave the setting out'
+                )
+            return FORMATS[EXPLAINED_FORMAT]
         prefix = whole.removeprefix(self._renderer.written([_ASKED], self._schemas, asks=False))
         return format_of(self._renderer.tokenizer, asked, prefix=prefix, schemas=self._schemas)
 

@@ -47,11 +47,13 @@ _VARIANTS = {
         page="qwen3_5", sets=(("thinks_by_default", False), ("scalars_are_python", True))
     ),
     "qwen3_6_training": Variant(page="qwen3_5", sets=(("thinks_by_default", True), ("scalars_are_python", False))),
-    "deepseek_r1_training": Variant(page="deepseek_r1", sets=(("between_outputs", ""), ("last_system_alone", False))),
-    "deepseek_r1_distill_training": Variant(
-        page="deepseek_r1", sets=(("between_outputs", "\n"), ("last_system_alone", True))
+    "deepseek_r1_training": Variant(
+        page="deepseek_r1", sets=(("between_outputs", ""), ("last_system_alone", False), *_TOLD)
     ),
-    "deepseek_v3_1_training": Variant(page="deepseek_v3_1"),
+    "deepseek_r1_distill_training": Variant(
+        page="deepseek_r1", sets=(("between_outputs", "\n"), ("last_system_alone", True), *_TOLD)
+    ),
+    "deepseek_v3_1_training": Variant(page="deepseek_v3_1", sets=_TOLD),
     "llama3_training": Variant(page="llama3"),
     "smollm2_training": Variant(page="smollm2", sets=_TOLD),
     "gemma3_training": Variant(page="gemma3", sets=_TOLD),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from agrpo.config import RewardSection
 from agrpo.errors import ConfigError, RewardError
@@ -93,16 +93,30 @@ def test_a_value_does_not_depend_on_what_it_is_batched_with(tiny_classifier: Pat
     assert judged(tiny_classifier, *ANSWERS, batch_size=batch_size) == together
 
 
-def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
-    from transformers import BertConfig, BertForSequenceClassification
-
+def an_encoder(kind: str, tokenizer: Any, folder: Path, **settings: Any) -> None:
+    """A random one of a single layer, and the tokenizer."""
+    widths: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+    widths |= {"num_attention_heads": 2, "num_labels": 1, "initializer_range": 0.5}
+    config: Any = AutoConfig
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        widths: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
-        widths |= {"num_attention_heads": 2, "num_labels": 1, "initializer_range": 0.5}
-        config = BertConfig(vocab_size=len(tiny_tokenizer), **widths)
-        BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
+        made = config.for_model(kind, vocab_size=len(tokenizer), **widths, **settings)
+        AutoModelForSequenceClassification.from_config(made).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("pad", [0, 5])
+def test_positions_that_begin_behind_the_pad_are_fewer(tiny_tokenizer: Any, tmp_path: Path, pad: int):
+    an_encoder("roberta", tiny_tokenizer, tmp_path, max_position_embeddings=20 + pad + 1, pad_token_id=pad)
+    fits, long = judged(tmp_path, "7" * 11, "7" * 12)
+    assert isinstance(fits, float)
+    assert isinstance(long, Unjudged) and "has 21 tokens, the reward model takes 20" in long.reason
+    (told,) = check_reward(section(tmp_path, max_length=21))
+    assert "the model has positions for 20 tokens" in told
+
+
+def test_an_encoder_judges_like_a_decoder(tiny_tokenizer: Any, tmp_path: Path):
+    an_encoder("bert", tiny_tokenizer, tmp_path)
     alone = judged(tmp_path, *ANSWERS, batch_size=1)
     assert judged(tmp_path, *ANSWERS) == pytest.approx(alone, abs=1e-5)
     assert max(alone) - min(alone) > 0.01
@@ -114,13 +128,23 @@ def test_in_bfloat16_values_are_those_of_float32_but_for_its_rounding(tiny_class
     assert rounded == pytest.approx(exact, rel=0.1, abs=0.1)
 
 
-def test_a_tokenizer_without_pad_token_pads_with_its_eos(tiny_classifier: Path, tmp_path: Path):
-    def unpad(document: dict[str, Any]) -> None:
-        document.pop("pad_token")
-
-    unpadded = changed(tiny_classifier, tmp_path / "model", "tokenizer_config.json", unpad)
-    alone = judged(unpadded, *ANSWERS, batch_size=1)
-    assert judged(unpadded, *ANSWERS) == pytest.approx(alone, abs=1e-5)
+@pytest.mark.parametrize("own", [None, -1, 0, 1])
+@pytest.mark.parametrize("pad_token", [None, "<|end|>", "<|pad|>"])
+def test_a_text_that_ends_with_eos_is_worth_what_the_plain_model_gives_it(
+    tiny_classifier: Path, tmp_path: Path, own: int | None, pad_token: str | None
+):
+    """`own`: the pad of the model's configuration, of which 1 is the EOS too."""
+    folder = changed(tiny_classifier, tmp_path / "one", "config.json", lambda told: told.update(pad_token_id=own))
+    folder = changed(folder, tmp_path / "two", "tokenizer_config.json", lambda told: told.update(pad_token=pad_token))
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    expected: list[float] = []
+    for answer in ANSWERS:
+        text = f"<|user|>2 + 2 =<|end|><|assistant|>{answer}<|end|>"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        with torch.inference_mode():
+            expected.append(model(input_ids=torch.tensor([ids])).logits[0, 0].item())
+    assert judged(folder, *ANSWERS) == pytest.approx(expected, abs=1e-5)
 
 
 def test_messages_are_put_one_behind_the_other_where_that_is_asked_for(tiny_classifier: Path):
@@ -146,6 +170,16 @@ def test_a_conversation_that_the_template_cannot_write_has_no_value(tiny_classif
     refused, value = judged(folder, "4", "5")
     assert isinstance(refused, Unjudged) and "chat template" in refused.reason and "no four" in refused.reason
     assert isinstance(value, float)
+
+
+def test_a_template_that_cannot_write_a_question_and_its_answer_is_refused(tiny_classifier: Path, tmp_path: Path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_classifier, folder)
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no judge named') if not judge else judge }}")
+    (told,) = check_reward(section(folder))
+    assert "its chat template cannot write a question and its answer" in told and "no judge named" in told
+    assert check_reward(section(folder, chat_template_kwargs={"judge": "me"})) == []
+    assert check_reward(section(folder, conversation="concatenate")) == []
 
 
 @pytest.mark.parametrize(

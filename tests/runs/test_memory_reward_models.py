@@ -13,6 +13,7 @@ from agrpo.runs.checks import check
 from agrpo.runs.memory import MemoryPlan, Part, plan_memory
 from agrpo.runs.memory.parts import IMPORTS
 from tests.runs.made import WEIGHTS, a_config, a_machine, a_model, parts_of
+from tests.runs.test_memory_servers import serving
 
 WITH_HEAD = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "good"}}
 
@@ -86,3 +87,33 @@ def test_a_gpu_that_nobody_sees_is_refused_before_the_run(
         'reward "reward_model": device = "cuda:2": 2 GPUs can be seen (CUDA_VISIBLE_DEVICES, nvidia-smi), counted from cuda:0; '
         'name another, or "cpu"'
     ]
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "arguments", "device", "left"),
+    [
+        ({"learner_processes": 1}, 3, [], "cuda:1", "take cuda:1; name one that is free: cuda:2"),
+        ({"learner_processes": 1}, 3, [], "cuda:2", None),
+        ({}, 3, [], "cuda:2", "take cuda:2; set workers.learner_processes = 1, which leaves cuda:2 to it"),
+        ({}, 2, [], "cuda:1", "take cuda:1; none is free: name cuda:0"),
+        ({}, 2, [], "cuda:0", None),
+        ({}, 2, ["--device-ids=0"], "cuda:1", None),
+        ({"learner_processes": 1}, 4, ["-tp=2"], "cuda:2", "take cuda:1, cuda:2; name one that is free: cuda:3"),
+    ],
+)
+def test_a_gpu_of_the_runs_servers_is_refused_with_what_is_left(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    workers: dict[str, int],
+    gpus: int,
+    arguments: list[str],
+    device: str,
+    left: str | None,
+):
+    tree = a_judged_config(tmp_path, device=device).settings.tree
+    engine = serving(tmp_path / "servers", *arguments).settings.tree["engine"]
+    config = RunConfig.build(resolve(values={**tree, "engine": engine, "workers": workers}))
+    monkeypatch.setattr(checks.memory, "machine_here", lambda: a_machine(64, gpus=(24.0,) * gpus))
+    told = [problem for problem in check(config) if "device =" in problem]
+    assert told == [] if left is None else left in told[0]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agrpo.config import resolve
+from agrpo.config import Settings, resolve
+from agrpo.errors import ConfigError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import scored_from_arrow
-from agrpo.runs import prepare
+from agrpo.runs import check_unchanged, prepare
+from agrpo.runs.beginning import with_whole_paths
 from agrpo.whatif.asking import answer, answered
 from agrpo.whatif.question import ask_reward, begin
 from tests.rewards.worlds import descendants, lives
@@ -22,11 +25,11 @@ STAGES = ("generator", "scorer", "learner")
 NUM_GROUPS = 8
 
 
-def begun(place: Path, model: Path, prompts: Path, classifier: Path) -> RunFolder:
+def begun(place: Path, model: Path, prompts: Path, classifier: Path, **knobs: Any) -> RunFolder:
     """A lockstep run of four steps and two rewards."""
     tree: dict[str, Any] = settings(model, prompts, place, **LOCKSTEP)
     tree["stop"]["stall_seconds"] = 100
-    knobs = {"path": str(classifier), "batch_size": 2}
+    knobs = {"path": str(classifier), "batch_size": 2, **knobs}
     tree["rewards"].append({"name": "reward_model", "weight": 0.1, "timeout_seconds": 60, "settings": knobs})
     return prepare(resolve(values=tree), folder=str(place / "run"))
 
@@ -42,6 +45,32 @@ def scores(folder: RunFolder) -> list[tuple[list[float | None], list[str | None]
     found = [scored_from_arrow(folder.scored.demand(n), folder.scored.key(n)) for n in folder.scored.numbers()]
     (*said,) = [next(each for each in group.scores if each.reward == "reward_model") for group in found]
     return [(each.values, each.errors) for each in said]
+
+
+def test_the_files_of_a_reward_model_are_the_same_from_any_folder_and_at_every_resume(
+    tiny_model: Path, prompts: Path, tiny_classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shutil.copytree(tiny_classifier, tmp_path / "judge")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = begun(tmp_path, tiny_model, prompts, Path("judge"), tokenizer="~/judge")
+    knobs = folder.document()["settings"]["tree"]["rewards"][1]["settings"]
+    assert (knobs["path"], knobs["tokenizer"]) == (str(tmp_path / "judge"),) * 2
+    monkeypatch.chdir("/")
+    check_unchanged(folder)
+    for name in ("model.safetensors", "tokenizer.json"):
+        file = tmp_path / "judge" / name
+        was = file.read_bytes()
+        file.write_bytes(was[:-1] + b" ")
+        with pytest.raises(ConfigError, match=rf"changed: .*reward_model\.path/{name}"):
+            check_unchanged(folder)
+        file.write_bytes(was)
+    check_unchanged(folder)
+
+
+def test_a_hub_id_of_a_reward_model_stays_one():
+    rewards = [{"name": "reward_model", "path": "someone/judge"}, {"name": "a:b", "path": "."}]
+    assert with_whole_paths(Settings(tree={"rewards": rewards}, origins={})).tree["rewards"] == rewards
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from agrpo.errors import ToolError
 from agrpo.records.sample import sequences_of
 from agrpo.stages import tool_talk
+from agrpo.templates import template
 from tests.conftest import CHAT_TEMPLATE
 from tests.stages.families import ASKS, FAMILIES, QWEN_CALL
 from tests.stages.playing import QUESTION, Stage, call_of, script, tokenizer_with
@@ -133,6 +135,47 @@ def test_a_template_that_shows_tools_and_no_way_to_call_them_needs_the_setting(
         Stage(model)
     (rollout,) = Stage(model, call_format="tagged").play(script(call_of("add", a=4, b=5), "9"))
     assert rollout.tool_failure_count == 0
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma3"])
+@pytest.mark.parametrize("chat_template", ["", "_training"])
+def test_calls_are_read_as_agrpo_told_the_model_to_write_them(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path, name: str, chat_template: str
+):
+    family, ours = FAMILIES[name], f"{name}{chat_template}" if chat_template else None
+    model = tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end)
+    with pytest.raises(ToolError, match=r'tools\.call_format = "gemma": .* to write calls as "tagged"; set that'):
+        Stage(model, call_format="gemma", chat_template=ours)
+    stage = Stage(model, call_format="tagged", chat_template=ours)
+    assert [call.name for call in stage.talk.read(stage.renderer.encode(family.call)).calls] == ["add"]
+
+
+def test_of_several_templates_the_one_for_tools_says_how_calls_are_written(
+    tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+):
+    family = FAMILIES["qwen3"]
+    model = tokenizer_with(tiny_tokenizer, tmp_path, family.template, *family.tokens, end=family.end)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = {"default": TAKES_NO_RESULT, "tool_use": family.template}
+    tokenizer.save_pretrained(model)
+    stage = Stage(model)
+    assert isinstance(stage.renderer.tokenizer.chat_template, dict)
+    assert stage.talk.shown_by_template and stage.talk.appends
+    (call,) = stage.talk.read(stage.renderer.encode(QWEN_CALL)).calls
+    assert call.name == "add"
+
+
+def test_of_several_templates_a_familys_are_recognised(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path):
+    family, known = FAMILIES["qwen3"], template("qwen3_training")
+    model = tokenizer_with(tiny_tokenizer, tmp_path, known, *family.tokens, end=family.end)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    for templates, expected in (({"default": known, "tool_use": known}, "qwen3_training"), ({"rag": known}, None)):
+        tokenizer.chat_template = templates
+        tokenizer.save_pretrained(tmp_path / str(expected))
+        assert (
+            Stage(tmp_path / str(expected), "add", chat_template="qwen3_training").renderer.training_template()
+            == expected
+        )
 
 
 def test_what_the_tokenizer_declares_is_read_as_declared(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from agrpo.config import ModelSection, RunConfig, resolve
-from agrpo.errors import ConfigError
+from agrpo.errors import ConfigError, ModelError
 from agrpo.policy.model import load_policy
 from agrpo.records.sample import sequences_of
-from agrpo.runs import check_unchanged, prepare
+from agrpo.runs import check_unchanged, checks, prepare
 from agrpo.runs.beginning import with_whole_paths
 from agrpo.runs.checks import check
+from agrpo.stages import generator
+from agrpo.stages.chosen_template import unfit_template
+from agrpo.stages.context import StageContext
 from agrpo.stages.exporting import write_model
+from agrpo.stages.rendering import Renderer
 from agrpo.templates import TEMPLATES, template
 from tests.stages.families import ASKS, CHATML, FAMILIES, QWEN_CALL, Family
 from tests.stages.playing import QUESTION, Stage, call_of, script, tokenizer_with
@@ -103,6 +109,9 @@ def test_a_rollout_with_a_template_for_training_is_one_sequence(
         ("qwen3_thinking_training", "Hm.\n</think>\n\n"),
         ("smollm2_training", ""),
         ("gemma3_training", ""),
+        ("deepseek_r1_training", "Hm.\n</think>\n\n"),
+        ("deepseek_r1_distill_training", "Hm.\n</think>\n\n"),
+        ("deepseek_v3_1_training", ""),
     ],
 )
 def test_what_was_sampled_is_what_its_messages_are_written_as_again(
@@ -137,6 +146,34 @@ def test_a_template_that_is_not_there_or_of_another_family_is_refused(
     assert problems_of(model, tmp_path, "gemma3_training", tools={"functions": [HERE]}) == []
 
 
+def test_a_template_whose_turns_end_with_no_mark_of_the_model_is_refused(
+    tiny_tokenizer: PreTrainedTokenizerFast, tiny_model: Path, tmp_path: Path
+):
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    a_model(tiny_tokenizer, model, FAMILIES["qwen2.5"].template, FAMILIES["qwen2.5"])
+    (problem,) = problems_of(model, tmp_path, "gemma3_training")
+    assert (
+        'model.chat_template: "gemma3_training" ends a turn with <end_of_turn>, at which the model does not' in problem
+    )
+    assert problems_of(model, tmp_path, "qwen3_training") == []
+    section = ModelSection(path=str(model), chat_template="gemma3_training")
+    assert unfit_template("gemma3_training", Renderer(section)) == problem
+
+
+def test_a_generator_refuses_what_nobody_could_look_at_before(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": [{"role": "user", "content": "1+1 ="}]}')
+    tree = settings(tiny_model, tmp_path / "prompts.jsonl", tmp_path)
+    tree["model"]["chat_template"] = "llama3_training"
+    monkeypatch.setattr(checks, "_with_tokenizer", lambda model: None)  # as of a hub id
+    folder = prepare(resolve(values=tree))
+    context = StageContext(run_url=folder.url, stage="generator-0", incarnation="one", stop=threading.Event())
+    with pytest.raises(ModelError, match=r"ends a turn with <\|eot_id\|>.*; it stops at <\|end\|>"):
+        generator.run(context)
+
+
 def test_a_model_without_a_template_may_be_given_one(tiny_model: Path, tmp_path: Path):
     model = tmp_path / "model"
     model.mkdir()
@@ -159,7 +196,7 @@ def test_a_model_of_the_hub_whose_tokenizer_is_here_is_checked_with_its_tools(
     (cache / "refs" / "main").write_text("0" * 40)
     (snapshot / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    tools = {"tools": {"functions": [HERE]}}
+    tools: dict[str, Any] = {"tools": {"functions": [HERE]}}
     assert problems_of("someone/small", tmp_path, **tools) == []
     refuses = "{{ raise_exception('no tools') if tools else '' }}{% for m in messages %}{{ m.content }}{% endfor %}"
     tokenizer_with(tiny_tokenizer, snapshot, refuses)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FAILED_GROUPS_TO_STOP = 8
+"""Groups in a row of which a reward judged no completion. So long a streak is the reward's fault, not the texts'."""
 REASONS_TOLD = 20
 """Different reasons that are said aloud; every one is recorded."""
-"""Groups in a row of which a reward judged no completion. So long a streak is the reward's fault, not the texts'."""
 
 
 class RewardRunner:
@@ -127,7 +127,7 @@ class RewardRunner:
         for reason in set(reasons) - self._told:
             if len(self._told) < REASONS_TOLD:
                 logger.warning("reward %s gave a completion no value: %s", self._section.name, reason)
-            self._told.add(reason)
+                self._told.add(reason)
         self._failed_groups = self._failed_groups + 1 if len(reasons) == len(verdicts) else 0
         if self._failed_groups >= FAILED_GROUPS_TO_STOP:
             raise RewardError(

@@ -19,6 +19,7 @@ from agrpo.runs.memory.machine import Machine, Memory
 from agrpo.runs.memory.parts import Part
 from agrpo.runs.memory.plan import MemoryPlan, Place, plan_memory
 from agrpo.runs.memory.reward_models import gpu_index, reward_models
+from agrpo.runs.memory.servers import gpus_of_servers
 from agrpo.runs.memory.telling import headings, lines, problems, warnings
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Part",
     "Place",
     "gpu_index",
+    "gpus_of_servers",
     "headings",
     "lines",
     "machine_here",

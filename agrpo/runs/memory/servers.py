@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from agrpo.config import RunConfig
 from agrpo.engines.serving_vllm.command import CPU_KV_CACHE_BYTES
-from agrpo.engines.serving_vllm.devices import PLACING, gpus_each, value_of
+from agrpo.engines.serving_vllm.devices import PLACING, gpus_each, learner_gpus, value_of
 from agrpo.engines.serving_vllm.environment import find_installation
 from agrpo.engines.vllm import Vllm
 from agrpo.errors import MissingPackage
@@ -54,6 +54,16 @@ def shared_gpu_parts(engine: Vllm, config: RunConfig, shape: ModelShape | None, 
         ]
     share = _share(value_of(engine.arguments, SHARE))
     return [exact("server", f"{SHARE}={share:g}", share * gpus[0].total, _less(SHARE))] if share is not None else []
+
+
+def gpus_of_servers(config: RunConfig, num_gpus: int) -> range:
+    """Indices of the GPUs that the run's servers take: right behind the learner's. None where arguments place a server."""
+    engine = config.engine
+    if not isinstance(engine, Vllm) or not engine.serve or value_of(engine.arguments, PLACING) is not None:
+        return range(0)
+    first = learner_gpus(config.workers.learner_processes, num_gpus, engine.replicas, engine.arguments)
+    last = first + engine.replicas * gpus_each(engine.arguments)
+    return range(0) if last > num_gpus or _on_cpu(engine) else range(first, last)
 
 
 def cpu_cache(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:

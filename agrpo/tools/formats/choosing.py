@@ -39,8 +39,9 @@ def format_of(tokenizer: Any, asked: str | None, *, prefix: str, schemas: list[d
         return FORMATS[asked]
     if getattr(tokenizer, "response_template", None) is not None:
         return lambda text, /, *, thinking=False: _declared(tokenizer, text, prefix, schemas)
+    template = tokenizer.get_chat_template(tools=schemas)
     for marker, name in _MARKERS.items():
-        if marker in tokenizer.chat_template:
+        if marker in template:
             return FORMATS[name]
     raise ToolError(
         "the model's chat template takes tools and shows none of the ways to write a call that agrpo reads "
