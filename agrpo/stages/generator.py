@@ -350,7 +350,6 @@ class _Generator:
                     f"waited {now - began:.0f} s for the store to take the claim of ticket {ticket}; the limit is {limit:.0f} s "
                     "(stop.stall_seconds)"
                 )
-            self.told_at = now
             self.folder.beat(self.context.stage, STORE_TO_CLAIM, now - self.moved_at, self._standing())
         return taking.result()
 
