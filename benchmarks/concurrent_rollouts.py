@@ -8,8 +8,9 @@ the calls, runs the tools, renders their results, and publishes. A rollout is so
 that calls again and is cut. With S rollouts in flight the tools alone allow S / (turns x latency) rollouts a second: what
 is below that is ours. Tools sleep, so that they need no processor, and the engine's words are settled beforehand.
 
-All rollouts share one loop. A turn of each of S rollouts takes it S times its processor time for one turn: tools that take
-longer than that ("tools bind from") are what a run waits for, if the loop has a core of its own. On a machine that others
+All rollouts share one loop. A rollout keeps it for its turns and what goes with them, and waits for its calls, one fewer than
+its turns: where a call of S rollouts takes longer than S times the loop's processor time for each call ("tools bind from"),
+the tools are what a run waits for, if the loop has a core of its own. That time includes the start of the stage. On a machine that others
 use, that figure and the shares of ways beside one another are worth more than the share of the ceiling.
 """
 
@@ -73,17 +74,23 @@ class Measured:
     seconds: float
     """From the first claim to the end of the last group."""
     loop_seconds: float
-    """Processor time of the thread on which the loop runs."""
+    """Processor time of the thread on which the loop runs, from the start of the stage."""
     num_rollouts: int
     num_turns: int
+    num_calls: int
     most_threads: int
     late_seconds: float
     """Mean of what calls took beyond their latency: for a thread to start and to be heard of."""
 
     @property
     def turn_seconds(self) -> float:
-        """Of the loop, for one turn and the call in it. So many rollouts at once need it as many times for a turn of each."""
+        """Of the loop, for one turn, be it followed by a call or the last."""
         return self.loop_seconds / self.num_turns
+
+    @property
+    def call_seconds(self) -> float:
+        """Of the loop, for each call: with so many rollouts at once, a call that takes as many times that binds."""
+        return self.loop_seconds / self.num_calls
 
 
 def main() -> None:
@@ -134,6 +141,7 @@ def measured(made: Made, load: Load, *, most_threads: int) -> Measured:
         loop_seconds=made.loop_seconds,
         num_rollouts=len(rollouts),
         num_turns=sum(len(rollout.turns) for rollout in rollouts),
+        num_calls=len(calls),
         most_threads=most_threads,
         late_seconds=sum(call.duration_seconds for call in calls) / len(calls) - load.seconds,
     )
@@ -194,7 +202,7 @@ def print_ways(load: Load, found: Mapping[str, Measured]) -> None:
             f"{load.ceiling_seconds:.2f}",
             f"{load.ceiling_seconds / each.seconds:.1%}",
             f"{1000 * each.turn_seconds:.2f}",
-            f"{load.rollouts * each.turn_seconds:.2f}",
+            f"{load.rollouts * each.call_seconds:.2f}",
             f"{1000 * each.late_seconds:.0f}",
             each.most_threads,
         ]

@@ -83,6 +83,14 @@ def test_a_model_that_is_whole_is_left_alone(tmp_path, capsys):
     assert capsys.readouterr().out == f"{tmp_path}: there already\n"
 
 
+def test_what_lies_where_the_model_is_to_be_is_neither_removed_nor_found_in_the_way_after_the_download(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(SystemExit, match="is there and is no whole model of this example; remove it"):
+            prepare(place, packages=tmp_path / "never")
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.txt"]
+
+
 def test_a_game_is_paid_for_few_guesses_and_begins_anew():
     game = GuessNumber()
     paid: list[float] = []

@@ -1,7 +1,7 @@
 """Imports only go down, and each third party has one landlord.
 
-    errors <- records <- config, loading, log_line, registry, staleness, tensors, visible,
-    waiting <- rooms <- instruments, stages, recipes <- runs <- audit, resuming, quickstart <- flows, trainer, cli
+    errors <- records <- config, loading, log_line, registry, staleness, tensors, threads,
+    visible, waiting <- rooms <- instruments, stages, recipes <- runs <- audit, resuming, quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
 """
@@ -31,6 +31,7 @@ LAYERS = {
     "registry": 2,
     "staleness": 2,
     "tensors": 2,
+    "threads": 2,
     "visible": 2,
     "waiting": 2,
     "instruments": 4,

@@ -23,7 +23,7 @@ from examples.calculator.calculator import add, right_answer, sub
 from examples.guess.game import GuessNumber
 from examples.smollm2 import sums
 from examples.smollm2.tool import calculate
-from examples.start import Start
+from examples.start import Start, command
 from examples.two_environments import prepare as two_environments
 from examples.two_environments.cards import TwentyOne
 from tests.stages.walk import dones, walk
@@ -87,9 +87,37 @@ def test_the_calculator_is_shown_calling_far_more_often_than_it_learns_to_begin_
 
 def test_a_start_that_is_there_is_left_alone(tmp_path, capsys):
     (tmp_path / "prompts.jsonl").write_text("made before")
+    (tmp_path / "seed").write_text("1\n")
     assert calculator.START.make(tmp_path, seed=1) == tmp_path
-    assert capsys.readouterr().out == f"{tmp_path}: there already\n"
-    assert [file.name for file in tmp_path.iterdir()] == ["prompts.jsonl"]
+    assert capsys.readouterr().out == f"{tmp_path}: there already, made from seed 1\n"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["prompts.jsonl", "seed"]
+
+
+def test_a_start_of_another_seed_is_not_taken_for_this_one(tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("made before")
+    for told, said in ((None, "a seed that it does not tell"), ("1", "a seed 1")):
+        if told is not None:
+            (tmp_path / "seed").write_text(told)
+        with pytest.raises(FileExistsError, match=f"{said}, and --seed is 2; remove it"):
+            calculator.START.make(tmp_path, seed=2)
+
+
+def test_a_place_that_is_taken_is_refused_before_the_warm_start(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.txt").write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    for place in (".", str(tmp_path), "mine.txt"):
+        monkeypatch.setattr("sys.argv", ["prepare", "--to", place])
+        with pytest.raises(SystemExit):
+            command(replace(calculator.START, steps=1, rows=lambda seed: pytest.fail("it was begun")), None)
+        assert f"error: {Path(place).resolve()} is there and is no start" in capsys.readouterr().err
+
+
+def test_a_start_says_its_seed_and_may_be_the_folder_one_stands_in(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = replace(calculator.START, steps=1)
+    assert start.make(Path("."), seed=3) == tmp_path
+    assert (tmp_path / "seed").read_text() == "3\n"
+    assert start.make(tmp_path, seed=3) == tmp_path
 
 
 def test_a_start_appears_whole_or_not_at_all(tmp_path):

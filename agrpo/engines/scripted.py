@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from agrpo.config import ModelSection
 from agrpo.engines import Engine, Needs
@@ -19,6 +19,9 @@ from agrpo.records.pressure import Pressure
 from agrpo.records.rollout import StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
 from agrpo.registry import part
+
+BEYOND_TOLD = 5
+"""Ids that a refusal names."""
 
 Id = Annotated[int, Field(ge=0)]
 
@@ -34,14 +37,26 @@ class Scripted:
     """Ids are drawn from 0 up to this."""
     stop_id: Annotated[int, Field(ge=0)] | None = None
     """Ends a completion. None: the lowest of the request's stop ids. Where the request does not stop at it, the
-    completion goes on to `max_completion_length`."""
+    completion goes on to `max_completion_length`; one of `completions` ends with it all the same."""
     length: Annotated[int, Field(ge=1)] = 8
     """Tokens of a completion, the stop token included."""
     completions: list[Annotated[list[Id], Field(min_length=1)]] = field(default_factory=list[list[int]])
-    """Whole completions in token ids, without the stop token; the seed picks one, and `length` is not heeded. Those of tool
-    calls make a policy that calls tools. Empty: every token is drawn."""
+    """Whole completions in token ids below `vocab_size`, without the stop token; the seed picks one, and `length` is not
+    heeded. Those of tool calls make a policy that calls tools. Empty: every token is drawn."""
     delay_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Between a call and its answer. The tokens carry the version loaded at the end of it."""
+
+    @field_validator("completions")
+    @classmethod
+    def _within_vocabulary(cls, value: list[list[int]], info: ValidationInfo) -> list[list[int]]:
+        size = info.data.get("vocab_size")  # absent where it is refused itself
+        beyond = sorted({token for completion in value for token in completion if size is not None and token >= size})
+        if beyond:
+            raise ValueError(
+                f"the ids {', '.join(map(str, beyond[:BEYOND_TOLD]))} are not below vocab_size = {size}; set vocab_size to the "
+                "number of the model's tokens"
+            )
+        return value
 
     can_reproduce: ClassVar[bool] = True
     needs_head: ClassVar[bool] = False

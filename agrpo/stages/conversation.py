@@ -58,9 +58,9 @@ class Opening:
     pool: Pool | None = None
     """Of the environment in which they act."""
     columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Of the prompt's row, for `reset`."""
     is_own: bool = False
     """Whether a hook has put the messages in the place of the row's, for one rollout alone."""
-    """Of the prompt's row, for `reset`."""
 
 
 class Conversation:

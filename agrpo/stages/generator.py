@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -35,12 +36,15 @@ from agrpo.stages.tickets import Tickets
 from agrpo.stages.turn_taking import TurnTaking
 from agrpo.stages.waits import Waits
 from agrpo.staleness import may_generate
+from agrpo.threads import UnawaitedThreads, on_thread
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.01
 HINT_SECONDS = 0.05
 BEAT_SECONDS = 1.0
+STORE_TO_CLAIM = "the store to take a claim"
+"""What a generator says it waits for meanwhile."""
 
 
 def run(context: StageContext) -> None:
@@ -113,6 +117,7 @@ class _Generator:
         self.moved_at = time.monotonic()
 
     async def generate(self) -> None:
+        asyncio.get_running_loop().set_default_executor(UnawaitedThreads(thread_name_prefix="asyncio"))
         try:
             async with self.hooks.in_use(self.context.stop, partial(self.folder.beat, self.context.stage)):
                 await self._generate()
@@ -136,7 +141,7 @@ class _Generator:
 
     async def _turn(self) -> None:
         """Look at the learner's word, load what is new, start what may start, see what has ended."""
-        if time.monotonic() - self.looked_at >= HINT_SECONDS:
+        if self._hint_is_due:
             await self._look()
         await self._start_next()
         ended = [ticket for ticket, task in self.running.items() if task.done()]
@@ -152,12 +157,19 @@ class _Generator:
             )
         await self._pause()
 
+    @property
+    def _hint_is_due(self) -> bool:
+        return time.monotonic() - self.looked_at >= HINT_SECONDS
+
     async def _start_next(self) -> None:
-        """Start one ticket after the other, until something holds the next one back."""
+        """Start one ticket after the other, until something holds the next one back, or the hint is to be read."""
         limit: Limit | None = None
         if self.serving is not None and not self.version_waits and self.loading is None:
-            while (hold := self._hold(self.tickets.next)) is None:
+            hold: Limit | Literal["end"] | None = None
+            while not self.context.stop.is_set() and (hold := self._hold(self.tickets.next)) is None:
                 await self._start(self.tickets.next)
+                if self._hint_is_due:
+                    break  # each claim takes the store a while
             if hold != "end" and (hold is not Limit.RUN_AHEAD or self.hint.written_at):
                 limit = hold  # before the learner's first word, nobody holds
         self.waits.note(limit)
@@ -302,9 +314,8 @@ class _Generator:
         self.tickets.next = ticket + 1
         number_try, base = self.tickets.tries.pop(ticket, 0), self.tickets.base
         owner = self.context.incarnation
-        # On a thread: the disk would hold up every rollout. Meanwhile nothing but this coroutine starts tickets or versions.
         take = partial(self.folder.claims.take, ticket, owner=owner, base=base, number_try=number_try)
-        if await asyncio.to_thread(take):
+        if await self._taken(ticket, take):
             waits = self.waits.take()
             rollouts = min(self.slots.in_use + self.config.sampling.num_generations, self.slots.capacity)
             pace = Pace(
@@ -325,6 +336,25 @@ class _Generator:
                 pace=pace,
             )
             self.running[ticket] = asyncio.create_task(self._make_group(claimed, slots))
+
+    async def _taken(self, ticket: int, take: Callable[[], bool]) -> bool:
+        """Whether the claim is ours; False too where the run is asked to stop first.
+
+        On a thread: the disk would hold up every rollout. Meanwhile nothing but this coroutine starts tickets or versions.
+        """
+        taking, began = asyncio.ensure_future(on_thread(take)), time.monotonic()
+        while not (await asyncio.wait({taking}, timeout=BEAT_SECONDS))[0]:
+            if self.context.stop.is_set():
+                taking.cancel()
+                return False
+            now, limit = time.monotonic(), self.config.stop.stall_seconds
+            if now - began > limit:
+                raise DeadlineExceeded(
+                    f"waited {now - began:.0f} s for the store to take the claim of ticket {ticket}; the limit is {limit:.0f} s "
+                    "(stop.stall_seconds)"
+                )
+            self.folder.beat(self.context.stage, STORE_TO_CLAIM, now - self.moved_at, self._standing())
+        return taking.result()
 
     async def _make_group(self, claimed: Claimed, slots: list[Slot]) -> None:
         await self.maker.make(claimed, slots)

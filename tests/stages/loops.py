@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
@@ -15,6 +16,8 @@ from agrpo.records.rollout import StopReason
 
 CALLED: list[tuple[Any, ...]] = []
 """What was called, in order; tests empty it first."""
+LET_GO = threading.Event()
+"""What `Blocked` waits for."""
 
 
 class Plain(AsyncRolloutLoop):
@@ -254,6 +257,17 @@ class FurtherArgument(AsyncRolloutLoop):
 
     def filter_prompt(self, row_index: int, row: dict[str, Any], epoch: int, least: int = 0) -> bool:
         return row_index >= least
+
+
+class Blocked(AsyncRolloutLoop):
+    """Every rollout but those of the first `settings.free` groups waits on a thread of asyncio's until it is let go."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        if group_id >= self.settings.free:
+            await asyncio.to_thread(LET_GO.wait, 60)
+        return await super().generate_one(prompt, tools, group_id)
 
 
 class Outer:

@@ -166,6 +166,19 @@ def hold_the_interpreter(context: StageContext) -> None:
     _ = seven ** (seven**9)
 
 
+def chatter(context: StageContext) -> None:
+    """Say something in one thread for ever, and stand still in the main one."""
+
+    def talk() -> None:
+        while True:
+            print("still here", flush=True)
+            time.sleep(0.01)
+
+    threading.Thread(target=talk, daemon=True).start()
+    _say_ready(context)
+    time.sleep(600)
+
+
 def compute_long(context: StageContext) -> None:
     """A minute in one call that lets other threads run, as a backward pass: no signal handler runs meanwhile."""
 

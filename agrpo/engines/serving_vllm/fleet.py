@@ -12,6 +12,7 @@ from agrpo.engines.serving_vllm.endpoint import Unreachable
 from agrpo.engines.serving_vllm.facts import ODD, ServerFacts
 from agrpo.engines.serving_vllm.replica import FRESH, Replica
 from agrpo.errors import EngineLost, StoreError
+from agrpo.threads import on_thread
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +196,7 @@ class Fleet:
 
     async def _reconcile(self) -> None:
         """Take up servers that are new, and forget those that have gone for good."""
-        urls = await asyncio.to_thread(self._urls)
+        urls = await on_thread(self._urls)
         for url in urls:
             if url not in self.replicas:
                 self.replicas[url] = self._make(url)

@@ -7,17 +7,18 @@ stays paused, since its next forward would be its last.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Generator, Set
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agrpo.engines.serving_vllm.endpoint import Endpoint, Refused, Unreachable
 from agrpo.engines.serving_vllm.facts import ODD, ServerFacts, is_paused, names_at
 from agrpo.errors import EngineError
+from agrpo.threads import on_thread
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +182,7 @@ class Replica:
         """After a failure with `version`: serve again what it served before. Raises the error, with what became of it."""
         kept = await self._bring_back(version, label)
         if kept is None and self.give_up is not None:
-            await asyncio.to_thread(self.give_up, self.url)
+            await on_thread(partial(self.give_up, self.url))
             raise EngineError(f"{error}; its weights are broken, and it is started again") from error
         if kept is None:
             await self._disown_broken()
@@ -202,7 +203,7 @@ class Replica:
         await self.endpoint.reconnect()
         newest_first = reversed(list(self.given.items()))
         for label, folder in sorted(newest_first, key=lambda given: given[0] == failed):
-            if not await asyncio.to_thread(folder.is_dir):
+            if not await on_thread(folder.is_dir):
                 continue
             try:
                 await self.pause(version)
