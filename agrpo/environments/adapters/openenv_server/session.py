@@ -34,6 +34,8 @@ class Session:
         self._show = show
         self._reward = reward
         self._client: Any = None
+        self._socket: Any = None
+        """Of the episode. The client opens another one by itself, and there nothing was reset."""
         self._over: str | None = "it was not reset"
         """Why nothing more can be done in the episode."""
         self._lost: str | None = None
@@ -72,7 +74,9 @@ class Session:
         until = time.monotonic() + self._server.connect_seconds
         while True:
             try:
-                return await self._connected().reset(**columns)
+                result = await self._connected().reset(**columns)
+                self._socket = self._client._ws
+                return result
             except BaseException as error:
                 self._drop()
                 if not _may_pass(error):
@@ -109,6 +113,9 @@ class Session:
         """Take an action; what the policy reads. Raises `RuntimeError` with why nothing came of it."""
         if self._over is not None:
             raise RuntimeError(f"nothing more can be done: {self._over}")
+        if self._is_cut:
+            self._lose("the connection was closed")
+            raise RuntimeError(self._lost)
         self._over = UNDER_WAY
         try:
             result = await self._client.step(dict(payload))
@@ -131,6 +138,12 @@ class Session:
         if result.done:
             told = f"{told}\nThe episode is over." if told else "The episode is over."
         return told
+
+    @property
+    def _is_cut(self) -> bool:
+        from websockets.protocol import State
+
+        return self._client._ws is not self._socket or self._socket.state is not State.OPEN
 
     def _lose(self, why: str) -> None:
         self._lost = self._over = f"the session on {self._server.url} was lost: {why}"
