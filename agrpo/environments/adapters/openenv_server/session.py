@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from agrpo.environments.adapters.openenv_server.world import Server
+from agrpo.environments.adapters.openenv_server.world import PAUSE_SECONDS, Server
 
-PAUSE_SECONDS = 0.25
-"""Between two attempts to connect."""
 BEYOND_ANY_DEADLINE = 86400.0
 """Seconds that the client waits for an answer: agrpo's own deadlines end a call before."""
 TAKEN_IN = ("EXECUTION_ERROR", "VALIDATION_ERROR")
@@ -92,8 +90,9 @@ class Session:
         if FULL not in str(error):
             return f"{told}. See that the server runs"
         return (
-            f"{told}. Each rollout that runs needs a session: raise the server's max_concurrent_envs, or lower "
-            "async.max_concurrent_rollouts to what it has"
+            f"{told}. Each rollout that runs needs a session for each environment there, async.max_concurrent_rollouts × "
+            "workers.generators of them: raise the server's max_concurrent_envs, or lower async.max_concurrent_rollouts to what "
+            "it has for each generator"
         )
 
     def _connected(self) -> Any:
