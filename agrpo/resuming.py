@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agrpo import runs
 from agrpo.config import RunConfig, Settings, load_settings
-from agrpo.config.amendments import AMENDABLE, HORIZON, changes
+from agrpo.config.amendments import AMENDABLE, HORIZON, OF_FACTORIES, changes
 from agrpo.errors import ConfigError, RunBusy, RunNotFound
 from agrpo.queue.amendments import amend
 from agrpo.queue.at_work import learner_at_work
@@ -74,7 +74,9 @@ def _amend(folder: RunFolder, settings: Settings) -> None:
 
 
 def _what_may_change(folder: RunFolder) -> str:
+    of_factories = [f'with factory = "{name}" its {", ".join(own)}' for name, own in OF_FACTORIES.items()]
     return (
         f"{folder.url} goes on under the settings that decide its values, or another run is begun; a resume may change "
-        f"{', '.join(AMENDABLE)} ({' and '.join(HORIZON)} only while the schedule of learning rates does not decay)"
+        f"{', '.join(AMENDABLE)} ({' and '.join(HORIZON)} only while the schedule of learning rates does not decay), and of an "
+        f"environment: {'; '.join(of_factories)}"
     )

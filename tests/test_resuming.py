@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agrpo.config import Settings, resolve
-from agrpo.config.amendments import AMENDABLE
+from agrpo.config.amendments import AMENDABLE, OF_FACTORIES, amended, changes
 from agrpo.errors import ConfigError, RecordError, RecordTooNew, RunBusy
 from agrpo.queue import at_work
 from agrpo.queue.amendments import amendments
@@ -112,9 +112,38 @@ def test_what_other_messages_advise_may_be_set_too_and_one_reward_by_itself(tree
     assert [reward["timeout_seconds"] for reward in folder.run_json()["settings"]["tree"]["rewards"]] == [30.0, 30.0]
 
 
+def test_a_function_may_be_given_longer(tree: dict[str, Any]) -> None:
+    hasty = {**tree, "rollout_loop": {"rollout_func": "tests.stages.functions:passing", "timeout_seconds": 5.0}}
+    folder = begun(hasty)
+    take_up(folder, asked(hasty, "rollout_loop.timeout_seconds=50"))
+    assert folder.document()["settings"]["tree"]["rollout_loop"]["timeout_seconds"] == 50.0
+
+
+def test_a_server_of_environments_may_have_moved_and_another_factory_keeps_its_settings() -> None:
+    server = {"url": "http://a:1", "connect_seconds": 3.0, "show": "board"}
+    has = {"environments": {"factories": {"one": {"factory": "openenv", "settings": server}}}}
+    moved = amended(has, {"environments.factories.one.settings.url": "http://b:2"})
+    moved = amended(moved, {"environments.factories.one.settings.connect_seconds": None})
+    assert moved["environments"]["factories"]["one"]["settings"] == {"url": "http://b:2", "show": "board"}
+    assert has["environments"]["factories"]["one"]["settings"] == server
+    found = changes(has, moved)
+    assert [(change.key.rpartition(".")[2], change.allowed) for change in found] == [
+        ("connect_seconds", True),
+        ("url", True),
+    ]
+    assert amended(has, {change.key: change.asked for change in found}) == moved
+    for factory, setting in (("openenv", "show"), ("openenv", "reward"), ("a:B", "url")):
+        before = {"environments": {"factory": factory, "settings": {}}}
+        (change,) = changes(before, amended(before, {f"environments.settings.{setting}": "x"}))
+        assert not change.allowed
+    (change,) = changes(has, amended(has, {"environments.factories.one.factory": "a:B"}))
+    assert not change.allowed
+
+
 def test_the_page_names_every_setting_that_a_resume_may_change() -> None:
     page = (ROOT / "docs" / "supervision.md").read_text("utf-8")
     assert [key for key in AMENDABLE if f"`{key}`" not in page and f"`{key.partition('.')[2]}`" not in page] == []
+    assert [name for names in OF_FACTORIES.values() for name in names if f"`{name}`" not in page] == []
 
 
 def test_amendments_lie_one_over_another_and_the_run_keeps_its_own_document(tree: dict[str, Any]) -> None:
@@ -139,7 +168,7 @@ def test_what_decides_values_is_refused_by_name_with_both_values_and_what_is_all
     ]
     assert problems[2].endswith(
         f"a resume may change {', '.join(AMENDABLE)} (stop.max_steps and stop.epochs only while the schedule of learning "
-        "rates does not decay)"
+        'rates does not decay), and of an environment: with factory = "openenv" its url, connect_seconds, token_variable'
     )
     assert amendments(folder.filesystem) == []
 

@@ -20,7 +20,7 @@ SLOT_COLUMNS = {
     ),
     "rollouts": (
         "ticket, rollout_index, num_completion_tokens, num_turns, rollout_id, seed, stop_reason, error, tool_call_count, "
-        "tool_failure_count, own_reward, duration_seconds, environment_class, reset_seconds, get_reward_seconds"
+        "tool_failure_count, own_reward, own_columns, duration_seconds, environment_class, reset_seconds, get_reward_seconds"
     ),
     "tool_calls": "ticket, rollout_index, call_index, turn_index, name, duration_seconds, failure",
     "scored_groups": (

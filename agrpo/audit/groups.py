@@ -215,7 +215,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         "num_completion_tokens": completions,
     }
     turns = tuple(_lengths(table, "turns"))
-    columns |= {"own_reward": columns["reward"], "num_turns": turns}
+    columns |= {"own_reward": columns["reward"], "own_columns": columns["columns"], "num_turns": turns}
     stays = [stay or {} for stay in columns["stay"]]
     columns |= {name: [stay.get(field) for stay in stays] for name, field in _OF_STAYS.items()}
     return GroupFacts(

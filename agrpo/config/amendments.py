@@ -35,8 +35,11 @@ AMENDABLE = (
     "engine.load_seconds",
     "async.max_concurrent_rollouts",
     "async.scoring_queue",
+    "rollout_loop.timeout_seconds",
 )
 """Settings that decide no value of a run: where and how the work is done, and when it is given up."""
+OF_FACTORIES = {"openenv": ("url", "connect_seconds", "token_variable")}
+"""The same of environments, by the factory: what the settings of others decide is not known."""
 PLACE = "run.dir"
 """Where a run was found says where it is, whatever it was called from there."""
 HORIZON = ("stop.max_steps", "stop.epochs")
@@ -54,11 +57,15 @@ class Change:
     asked: Any
     scheduler: str = "constant"
     """The run's schedule of learning rates."""
+    factory: Any = None
+    """Of the run's environment whose setting it is."""
 
     @property
     def allowed(self) -> bool:
         if self.key in HORIZON and self.scheduler in DECAYING:
             return False
+        if self.key.startswith("environments."):
+            return self.key.rpartition(".settings.")[2] in OF_FACTORIES.get(str(self.factory), ())
         return any(fnmatchcase(self.key, pattern) for pattern in AMENDABLE)
 
     def __str__(self) -> str:
@@ -71,29 +78,40 @@ def changes(has: Mapping[str, Any], asked: Mapping[str, Any]) -> list[Change]:
     one, other = _flat(has), _flat(asked)
     scheduler = str(one.get("optimizer.scheduler", "constant"))
     return [
-        Change(key=key, has=one.get(key), asked=other.get(key), scheduler=scheduler)
+        Change(
+            key=key,
+            has=one.get(key),
+            asked=other.get(key),
+            scheduler=scheduler,
+            factory=one.get(f"{key.rpartition('.settings.')[0]}.factory"),
+        )
         for key in sorted(one.keys() | other.keys())
         if key != PLACE and one.get(key) != other.get(key)
     ]
 
 
 def amended(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the tree with other values for some `table.setting`s, or `table.0.setting`s in a list of tables."""
+    """A copy of the tree with other values for some `table.setting`s, or `table.0.setting`s in a list of tables.
+
+    Of what a part or a factory is given (`table.settings.name`), None leaves the name out.
+    """
     tables = {name: _copied(table) for name, table in tree.items()}
     for key, value in values.items():
-        table, _, setting = key.partition(".")
-        place = tables.setdefault(table, {})
-        if isinstance(place, list):
-            number, _, setting = setting.partition(".")
-            place = place[int(number)]
-        place[setting] = value
+        *tables_above, setting = key.split(".")
+        place: Any = tables
+        for name in tables_above:
+            place = place[int(name)] if isinstance(place, list) else place.setdefault(name, {})
+        if value is None and "settings" in tables_above:
+            place.pop(setting, None)
+        else:
+            place[setting] = value
     return tables
 
 
 def _copied(table: Any) -> Any:
     if isinstance(table, list):
         return [_copied(entry) for entry in table]
-    return dict(table) if isinstance(table, Mapping) else table
+    return {name: _copied(value) for name, value in table.items()} if isinstance(table, Mapping) else table
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -162,7 +162,7 @@ COMMENT ON COLUMN rollouts.num_completion_tokens IS 'Generated tokens of all tur
 COMMENT ON COLUMN rollouts.num_forwarded_tokens IS 'Tokens of all training sequences of the rollout.';
 COMMENT ON COLUMN rollouts.num_sequences IS 'Training sequences that have a trained token; above 1: turns did not continue one another.';
 COMMENT ON COLUMN rollouts.own_reward IS 'A reward the rollout brought itself; part of the total at weight 1.';
-COMMENT ON COLUMN rollouts.own_prompt IS 'The messages that it was asked, where its environment had a say in them; NULL: those of its group.';
+COMMENT ON COLUMN rollouts.own_prompt IS 'The messages that it was asked, where its environment or a hook had a say in them; NULL: those of its group, or with a rollout_loop.rollout_func the tokens turns.prompt_ids.';
 COMMENT ON COLUMN rollouts.own_columns IS 'What rollout_loop.rollout_func returned with it, by name, which the rewards are given; NULL: nothing.';
 COMMENT ON COLUMN rollouts.environment_class IS 'The environment it acted in, which is also the name of the reward that it paid; NULL: none.';
 COMMENT ON COLUMN rollouts.reset_seconds IS 'Of its environment''s reset, and of making an instance where none was free.';

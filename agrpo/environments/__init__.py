@@ -43,10 +43,21 @@ class Kind:
 
 
 def load_environments(section: EnvironmentsSection) -> dict[str, Kind]:
-    """A run's environments by the name with which rows pick them. Raises `EnvironmentFault` or `ToolError`."""
+    """A run's environments by the name with which rows pick them. Raises `EnvironmentFault` or `ToolError`.
+
+    A factory that has to be called for its class may take `environments.timeout_seconds`.
+    """
+    from agrpo.environments.checking import in_time
     from agrpo.environments.factories import kind_at
 
-    return {name: kind_at(own.factory, settings=own.settings) for name, own in factories_of(section).items()}
+    return {
+        name: kind_at(
+            own.factory,
+            lambda factory, path=own.factory: in_time(factory, f'making "{path}"', section.timeout_seconds),
+            settings=own.settings,
+        )
+        for name, own in factories_of(section).items()
+    }
 
 
 def factories_of(section: EnvironmentsSection) -> dict[str, FactorySection]:

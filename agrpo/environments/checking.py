@@ -32,7 +32,7 @@ def found_environments(section: EnvironmentsSection) -> tuple[dict[str, Kind], l
         try:
             kind = kind_at(
                 own.factory,
-                lambda factory, path=own.factory: _in_time(factory, f'making "{path}"', section.timeout_seconds),
+                lambda factory, path=own.factory: in_time(factory, f'making "{path}"', section.timeout_seconds),
                 settings=own.settings,
             )
             problem = _odd_instances(kind, section.timeout_seconds)
@@ -44,6 +44,29 @@ def found_environments(section: EnvironmentsSection) -> tuple[dict[str, Kind], l
         else:
             problems.append(f"{where}: {problem}")
     return kinds, problems
+
+
+def in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
+    """What it returns. Raises `EnvironmentFault` after as many seconds, or with what it raised; agrpo's own errors as they are."""
+    outcomes: list[Outcome] = []
+
+    def work() -> None:
+        try:
+            outcomes.append(Outcome(value=function()))
+        except BaseException as error:
+            outcomes.append(Outcome(error=error))
+
+    thread = threading.Thread(target=work, name=what, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not outcomes:
+        raise EnvironmentFault(f"{what} did not return within {seconds:g} s (environments.timeout_seconds)")
+    error = outcomes[0].error
+    if isinstance(error, AgrpoError):
+        raise error
+    if error is not None:
+        raise EnvironmentFault(f"{what} raised {words_of(error)}") from error
+    return outcomes[0].value
 
 
 def clashes(kinds: Mapping[str, Kind], functions: Collection[str], rewards: Sequence[str]) -> list[str]:
@@ -145,34 +168,11 @@ def _told(found: Mapping[int, str]) -> list[tuple[str, str]]:
 
 
 def _odd_instances(kind: Kind, seconds: float) -> str | None:
-    made = [_in_time(kind.factory, f"making {kind.class_name}", seconds) for _ in range(2)]
+    made = [in_time(kind.factory, f"making {kind.class_name}", seconds) for _ in range(2)]
     other = next((one for one in made if not isinstance(one, kind.cls)), None)
     if other is not None:
         return f'"{kind.path}" made a {type(other).__name__} where it was to make a {kind.class_name}'
     return same_twice(kind) if made[0] is made[1] else None
 
 
-def _in_time(function: Callable[[], Any], what: str, seconds: float) -> Any:
-    """What it returns. Raises `EnvironmentFault` after as many seconds, or with what it raised; agrpo's own errors as they are."""
-    outcomes: list[Outcome] = []
-
-    def work() -> None:
-        try:
-            outcomes.append(Outcome(value=function()))
-        except BaseException as error:
-            outcomes.append(Outcome(error=error))
-
-    thread = threading.Thread(target=work, name=what, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not outcomes:
-        raise EnvironmentFault(f"{what} did not return within {seconds:g} s (environments.timeout_seconds)")
-    error = outcomes[0].error
-    if isinstance(error, AgrpoError):
-        raise error
-    if error is not None:
-        raise EnvironmentFault(f"{what} raised {words_of(error)}") from error
-    return outcomes[0].value
-
-
-__all__ = ["clashes", "found_environments", "unfit_rows"]
+__all__ = ["clashes", "found_environments", "in_time", "unfit_rows"]

@@ -9,7 +9,8 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -123,6 +124,7 @@ class Visit:
         self._instance: object | None = None
         """None: there is none yet, or none any more."""
         self._hangs = False
+        """Whether something of it may still run, or it was not reset."""
         self._reset_seconds = 0.0
         self._reward_seconds: float | None = None
         self._reward: float | None = None
@@ -131,6 +133,7 @@ class Visit:
     async def begin(self) -> str | None:
         """Take an instance and reset it; what `reset` returned. Raises `Broken`, `EnvironmentFault` or `ToolError`."""
         began, kind = time.monotonic(), self._pool.kind
+        self._hangs = True
         try:
             self._instance = await self._pool.take()
             told = await self._ask("reset", self._columns, is_async=kind.reset_is_async)
@@ -142,6 +145,7 @@ class Visit:
         if told is not None and not isinstance(told, str):
             self.abandon()
             raise Broken(f"{kind.class_name}.reset returned {type(told).__name__}; expected None or a string")
+        self._hangs = False
         return told
 
     @property
@@ -149,6 +153,13 @@ class Visit:
         """The instance's methods."""
         assert self._instance is not None, "a visit has tools from its reset to its end"
         return bound_tools(self._pool.kind, self._instance)
+
+    @contextmanager
+    def in_call(self) -> Iterator[None]:
+        """While one of its tools is called; where this is left by an exception, the tool may still run."""
+        hung, self._hangs = self._hangs, True
+        yield
+        self._hangs = hung
 
     def note_hanging(self) -> None:
         """One of its tools may still run: nobody else may have the instance."""
@@ -163,17 +174,20 @@ class Visit:
             return
         if judged and self._pool.kind.reward_is_async is not None:
             await self._judge(is_async=self._pool.kind.reward_is_async)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Give the instance back; nobody uses it again where it was not reset or something of it may still run.
+
+        Nothing happens where the visit has ended.
+        """
+        if self._instance is None:
+            return
         if self._hangs:
             self._pool.let_go(self._instance)
         else:
             self._pool.give_back(self._instance)
         self._instance = None
-
-    def abandon(self) -> None:
-        """Nobody uses the instance again. Nothing happens where the visit has ended."""
-        if self._instance is not None:
-            self._pool.let_go(self._instance)
-            self._instance = None
 
     def stay(self) -> Stay:
         """What became of it."""
@@ -186,11 +200,14 @@ class Visit:
         )
 
     async def _judge(self, *, is_async: bool) -> None:
-        began = time.monotonic()
+        began, hung = time.monotonic(), self._hangs
+        self._hangs = True
         try:
-            self._reward, self._reward_error = _number(await self._ask("get_reward", {}, is_async=is_async))
+            returned = await self._ask("get_reward", {}, is_async=is_async)
+            self._reward, self._reward_error = _number(returned)
+            self._hangs = hung
         except Broken as broken:
-            self._hangs |= broken.hangs
+            self._hangs = hung or broken.hangs
             self._reward_error = str(broken)
         finally:
             self._reward_seconds = time.monotonic() - began

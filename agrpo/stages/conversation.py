@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -124,7 +125,7 @@ class Conversation:
             await self._visit.end(judged=self._ended not in UNANSWERED)
 
     def abandon(self) -> None:
-        """Nobody is to use its environment again, unless the rollout has ended."""
+        """Give its environment back, unless the rollout has ended; something of it may still run."""
         if self._visit is not None:
             self._visit.abandon()
 
@@ -171,7 +172,8 @@ class Conversation:
         last = number + len(self._asked_for) - 1
         for place, call in enumerate(self._asked_for, number):
             refusal, run = self._calling.refusal(place - number, num_tokens), self._calling.runner
-            answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
+            with nullcontext() if self._visit is None else self._visit.in_call():
+                answer = await run(call, turn) if refusal is None else run.refuse(call, turn, refusal)
             num_tokens += len(self._renderer.encode(answer.text)) if place < last else 0
             self._calls.append(answer.record)
             hangs = answer.record.failure is CallFailure.TIMEOUT

@@ -7,14 +7,14 @@ import copy
 import inspect
 import threading
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from agrpo.config import RunConfig
 from agrpo.engines import Engine
-from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused, words_of
+from agrpo.errors import AgrpoError, HookError, PromptRefused, words_of
 from agrpo.records.prompt import Message, Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sampling import CompletionRequest
@@ -130,10 +130,11 @@ class FunctionRollouts:
         self._num_tokens = _num_tokens(config)
 
     async def sample(self, prompt: Prompt, ticket: int, version: int, slots: list[Slot]) -> list[Rollout]:
-        """The group's rollouts. Raises `PromptRefused`, `HookError`, `DeadlineExceeded`, and what the engine raises."""
-        async with AsyncExitStack() as held:
+        """The group's rollouts. Raises `PromptRefused`, `HookError`, and what the engine raises."""
+        with ExitStack() as held:
             for slot in slots:
-                await held.enter_async_context(slot)
+                held.callback(slot.close)
+            await slots[0].slots.grant_all(slots)
             loop = asyncio.get_running_loop()
             began = loop.time()
             rollouts = await self._made(prompt, ticket, version)
@@ -177,7 +178,7 @@ class FunctionRollouts:
             seconds=seconds,
         )
         if outcome is None:
-            raise DeadlineExceeded(
+            raise HookError(  # not `DeadlineExceeded`, after which the generator is started again, to hang again
                 f"{where} did not return within {seconds:g} s (rollout_loop.timeout_seconds). Raise the limit, or give what may "
                 "hang one of its own, then `agrpo resume` this run"
             )

@@ -1,7 +1,8 @@
 """Which tokens of given completions the run's engine has sampled, and what it said of them.
 
 A function of the user's returns tokens alone; of those that the engine gave it, versions, candidates and most likely tokens
-are found again by the tokens before them.
+are found again by the tokens before them. Where two answers have a token, it is of the one that was asked later in the
+text and goes on beyond the other: the other was cut before it.
 """
 
 from __future__ import annotations
@@ -38,21 +39,20 @@ def _sampled(completion: Completion, unused: list[TurnRecord], asked: Sequence[T
     top: list[dict[int, float] | None] = [None] * num
     tokens = completion.prompt_ids + completion.completion_ids
     start = len(completion.prompt_ids)
-    place = 0
+    covered = start
+    """Place in `tokens` up to which they are known."""
     for at in sorted({len(turn.prompt_ids) for turn in asked}):
-        if at < start + place:
-            continue
         turn, count = _longest(tokens, at, [*unused, *asked])
-        if turn is None:
+        if turn is None or at + count <= covered:
             continue
         if turn in unused:
             unused.remove(turn)
-        for offset in range(count):
+        covered = at + count
+        for offset in range(max(at, start) - at, count):
             place = at - start + offset
             versions[place] = turn.output_versions[offset] if turn.output_versions else version
             candidates[place] = turn.output_sampling_mask[offset] if turn.output_sampling_mask else []
             top[place] = turn.output_sampler_logprobs[offset] if turn.output_sampler_logprobs is not None else None
-        place += 1
     known = [found for found in top if found is not None]
     return Sampled(
         versions=versions,

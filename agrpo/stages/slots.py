@@ -41,6 +41,18 @@ class Slots:
         self._hand_out()
         return places
 
+    async def grant_all(self, places: list[Slot]) -> None:
+        """Wait until all of these are granted. They are given back together.
+
+        Where they are more than the capacity, the rest is granted beyond it once nobody else has one: else they would wait for
+        each other.
+        """
+        for place in places:
+            place.company = places
+        self._hand_out()
+        for place in places:
+            await asyncio.shield(place.granted)
+
     def give_back(self, place: Slot) -> None:
         """Let the next one in, or leave the queue."""
         if place.granted.done():
@@ -51,9 +63,12 @@ class Slots:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        while self._waiting and self.in_use < self._capacity:
+        while self._waiting and (self.in_use < self._capacity or self._waits_for_itself(self._waiting[0])):
             self.in_use += 1
             self._waiting.popleft().granted.set_result(None)
+
+    def _waits_for_itself(self, place: Slot) -> bool:
+        return 0 < self.in_use == sum(one.is_held for one in place.company)
 
 
 class Slot:
@@ -61,8 +76,14 @@ class Slot:
 
     def __init__(self, slots: Slots) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._slots = slots
+        self.company: list[Slot] = []
+        """Places that are given back with this one; see `Slots.grant_all`."""
+        self.slots = slots
         self._closed = False
+
+    @property
+    def is_held(self) -> bool:
+        return self.granted.done() and not self._closed
 
     async def __aenter__(self) -> None:
         await asyncio.shield(self.granted)
@@ -76,4 +97,4 @@ class Slot:
         """Give the slot back, or leave the queue; a second time does nothing."""
         if not self._closed:
             self._closed = True
-            self._slots.give_back(self)
+            self.slots.give_back(self)

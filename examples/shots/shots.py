@@ -18,7 +18,10 @@ def with_shots(prompts: list[list[Message]], trainer: Any) -> dict[str, list[Any
     questions = [prompt for prompt in prompts for _ in range(trainer.num_generations)]
     asked = [
         trainer.processing_class.apply_chat_template(
-            shown(number) + question, add_generation_prompt=True, return_dict=False
+            shown(number) + question,
+            add_generation_prompt=True,
+            return_dict=False,
+            **trainer.config.model.chat_template_kwargs,
         )
         for number, question in zip(shots, questions, strict=True)
     ]

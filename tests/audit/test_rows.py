@@ -59,6 +59,13 @@ def test_a_value_that_was_changed_is_named_with_both(folder: RunFolder):
     assert f"found attempt 0, step 2, ticket {ticket}, rollout_index 1, sequence_index 0, advantage 7.0" in found
 
 
+def test_what_a_function_returned_with_a_rollout_is_compared(folder: RunFolder):
+    sql(folder, """UPDATE rollouts SET own_columns = '{"shots": 3}' WHERE ticket = 3 AND rollout_index = 1""")
+    (found,) = told(folder)
+    assert found.startswith("database, table rollouts, groups 3: expected ticket 3, rollout_index 1, ")
+    assert "own_columns None; found " in found and found.endswith('own_columns {"shots": 3}')
+
+
 def test_every_number_is_compared(folder: RunFolder):
     with duckdb.connect(str(folder.database)) as connection:
         kinds = connection.execute(

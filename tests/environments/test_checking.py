@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from agrpo.config import EnvironmentsSection, RunConfig, resolve
+from agrpo.environments import load_environments
 from agrpo.environments.checking import found_environments
-from agrpo.errors import ConfigError
+from agrpo.errors import ConfigError, EnvironmentFault
 from agrpo.runs.checks import check
 from tests.environments import worlds
 from tests.stages.walk import settings
@@ -106,7 +107,11 @@ def test_an_environment_that_hangs_while_it_is_made_is_refused_in_time(monkeypat
     worlds.HOLDING.clear()
     monkeypatch.setattr(worlds, "untyped_game", lambda: worlds.HOLDING.wait(10))
     _, (found,) = found_environments(EnvironmentsSection(factory=f"{HERE}:untyped_game", timeout_seconds=0.2))
-    assert "did not return within 0.2 s (environments.timeout_seconds)" in found
+    told = f'making "{HERE}:untyped_game" did not return within 0.2 s (environments.timeout_seconds)'
+    assert told in found
+    with pytest.raises(EnvironmentFault) as at_a_start:
+        load_environments(EnvironmentsSection(factory=f"{HERE}:untyped_game", timeout_seconds=0.2))
+    assert str(at_a_start.value) == told
     monkeypatch.setattr(worlds.Quiet, "__init__", lambda self: worlds.HOLDING.wait(10) and None)
     _, (found,) = found_environments(EnvironmentsSection(factory=f"{HERE}:Quiet", timeout_seconds=0.2))
     worlds.HOLDING.set()

@@ -165,6 +165,34 @@ def test_a_rollout_that_was_not_finished_is_not_judged_and_its_instance_goes_on(
     assert pool.num_made == 1
 
 
+def test_an_abandoned_instance_goes_on_unless_something_of_it_may_still_run():
+    pool = pool_of("Failing", seconds=0.2)
+
+    async def abandoned(*, in_call: bool) -> int:
+        visit = pool.visit({})
+        await visit.begin()
+        with visit.in_call():
+            visit.tools["call"].function()
+        if in_call:
+            with pytest.raises(asyncio.CancelledError), visit.in_call():
+                raise asyncio.CancelledError
+        visit.abandon()
+        await visit.end(judged=True)
+        return pool.num_made
+
+    async def all_three() -> list[int]:
+        made = [await abandoned(in_call=in_call) for in_call in (False, True, False)]
+        hanging = pool.visit({"breaks": "get_reward hangs"})
+        await hanging.begin()
+        judging = asyncio.create_task(hanging.end(judged=True))
+        await asyncio.sleep(0.05)
+        judging.cancel()
+        hanging.abandon()
+        return [*made, await abandoned(in_call=False)]
+
+    assert run(all_three()) == [1, 1, 2, 3]
+
+
 @pytest.mark.spec("K13")
 def test_a_reset_that_hangs_holds_nobody_up_and_all_threads_held_end_the_run():
     pool = pool_of("Failing", seconds=0.2, num_threads=2)

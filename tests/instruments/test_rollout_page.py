@@ -23,6 +23,7 @@ from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.progress import DropReason
 from agrpo.records.rollout import Rollout, TurnRecord
 from agrpo.stages.recorder import record_once
+from agrpo.visible import harmless
 from tests.database.synthetic import a_rollout, a_turn, add_attempt, add_done, add_group, add_plan, add_scores, new_run
 
 WORDS = {1: "<end>", 2: " two\n", 4: "four", 5: "five", 6: "six", 7: "\x1b[7m", 8: "8", 9: "9"}
@@ -276,3 +277,35 @@ def test_a_table_of_several_turns_is_one_for_each_and_keeps_its_numbers_whole_in
         ["-0.5000", "-0.7500", "0.7788", "1.0100", version] for version in "012"
     ]
     assert lines.count("all tokens: version 1, trained no") == 2
+
+
+def test_of_a_rollout_func_the_tokens_are_shown_that_it_returned_as_the_prompt_and_its_columns(tmp_path: Path):
+    folder = new_run(tmp_path / "run")
+    rollouts = [replace(a_rollout(index, [5, 1]), columns={"shots": index, "why": "help"}) for index in range(2)]
+    add_group(folder, 0, rollouts)
+    record_once(folder, Database(folder.database), topk=False)
+    page = read(folder, 0, 1)
+    asked = "".join(WORDS.get(one, f"⟨id {one}⟩") for one in rollouts[1].turns[0].prompt_ids)
+    title, columns = (
+        "prompt, as rollout_loop.rollout_func returned it",
+        "columns that rollout_loop.rollout_func returned",
+    )
+    assert page.asked == asked
+    assert page.rollout is not None and page.rollout.own_columns == {"shots": 1, "why": "help"}
+    text = shown(page)
+    assert part_of(text, columns, "completion") == ["shots  1", "why  help"]
+    assert part_of(text, title, columns)[: len(harmless(asked).splitlines())] == harmless(asked).splitlines()
+    told = json.loads(page_document(page))
+    assert (told["asked"], told["rollout"]["own_columns"], told["by_function"]) == (
+        asked,
+        {"shots": 1, "why": "help"},
+        True,
+    )
+    without = read(folder, 0, 1, NoPieces("it is gone"))
+    assert without.asked is None
+    assert "prompt of the row, of which rollout_loop.rollout_func made another" in shown(without)
+
+
+def test_a_run_without_a_function_shows_the_prompt_of_its_group(folder):
+    page = read(folder, 0)
+    assert (page.by_function, page.asked) == (False, None)

@@ -210,6 +210,27 @@ def test_a_step_that_hangs_costs_its_episode_and_the_next_one_begins(safe: Serve
     assert told == " It is one of 5 numbers."
 
 
+def test_a_connection_that_is_cut_loses_its_episode_though_the_server_is_there(safe: Served):
+    async def act(pool: Pool, call: Any) -> Any:
+        visit = pool.visit({"seed": 3})
+        await visit.begin()
+        (instance,) = pool._lent.values()
+        instance._client._ws.transport.abort()
+        await asyncio.sleep(0.5)
+        lost = [await call(visit, "step", {"value": 3}) for _ in range(2)]
+        await visit.end(judged=True)
+        other = pool.visit({"seed": 3})
+        await other.begin()
+        answer = await call(other, "step", {"value": 3})
+        await other.end(judged=True)
+        return lost, visit.stay(), answer.value, other.stay().reward
+
+    (lost, again), stay, answer, paid = acted(safe.url, act)
+    assert lost == f"the session on {safe.url} was lost: the connection was closed" and lost in again
+    assert stay.reward is None and stay.reward_error == f"Safe.get_reward raised RuntimeError: {lost}"
+    assert (answer, paid) == ("open\nThe episode is over.", 1.0)
+
+
 def test_a_server_that_dies_loses_its_episodes_and_is_used_again_when_it_is_back():
     with ExitStack() as stack:
         served = serve(stack, "safe")
@@ -251,7 +272,8 @@ def test_a_server_that_stays_away_or_is_full_fails_the_reset_by_name():
             return [*told, str(gone.value)]
 
         full, gone = acted(served.url, act, connect_seconds=1.0)
-    assert "gave no session within 1 s (connect_seconds)" in full and "lower async.max_concurrent_rollouts" in full
+    assert "gave no session within 1 s (connect_seconds)" in full
+    assert "async.max_concurrent_rollouts × workers.generators of them: raise the server's max_conc" in full
     assert "gave no session within 1 s (connect_seconds)" in gone and gone.endswith("See that the server runs")
 
 
@@ -261,7 +283,7 @@ def test_a_server_that_stays_away_or_is_full_fails_the_reset_by_name():
         ({}, '"openenv": settings.url: missing'),
         ({"url": "here"}, "settings.url = 'here': string should match pattern"),
         ({"url": "http://127.0.0.1:9", "shows": "x"}, 'settings.shows: unknown setting; did you mean "show"?'),
-        ({"url": "http://127.0.0.1:9"}, "http://127.0.0.1:9 cannot be asked (ConnectError: "),
+        ({"url": "http://127.0.0.1:9", "connect_seconds": 0.5}, "http://127.0.0.1:9 cannot be asked (ConnectError: "),
         (
             {"url": "http://127.0.0.1:9", "token_variable": "NO_SUCH_TOKEN"},
             "variable NO_SUCH_TOKEN (token_variable) is not",

@@ -281,3 +281,12 @@ def test_a_row_without_a_prompt_is_refused_where_nothing_else_asks(tiny_model: P
 def _pool(world: World) -> Any:
     (pool,) = world.surroundings._pools.values()  # pyright: ignore[reportPrivateUsage]
     return pool
+
+
+def test_rows_that_the_engine_refuses_cost_no_instances(tiny_model: Path):
+    world = World(tiny_model, rollouts=1, environments={"factory": f"{HERE}:Quiet"})
+    for _ in range(3):
+        with pytest.raises(PromptRefused):
+            world.play(script(PromptRefused), {"prompt": ASKED})
+    (pool,) = world.surroundings._pools.values()
+    assert pool.num_made == 1

@@ -15,7 +15,7 @@ import pytest
 from agrpo.config import RolloutLoopSection, RunConfig, resolve
 from agrpo.database.batch import Batch
 from agrpo.database.slots import add_group
-from agrpo.errors import ConfigError, DeadlineExceeded, EngineError, HookError, PromptRefused
+from agrpo.errors import ConfigError, EngineError, HookError, PromptRefused
 from agrpo.records.arrow import group_from_arrow, group_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.prompt import Prompt
@@ -25,6 +25,7 @@ from agrpo.rewards.functions import Keywords
 from agrpo.rollout_loop.finding import check_rollout_loop
 from agrpo.rollout_loop.returned import completions_of
 from agrpo.stages.rendering import Renderer
+from agrpo.stages.report import may_pass
 from agrpo.stages.rollout_hooks import RolloutHooks
 from agrpo.stages.sampled import sampled_of
 from agrpo.stages.slots import Slots
@@ -51,10 +52,11 @@ class Made:
         self.engine = Playing(self.renderer, line or script("9", "8", "7", "6"))
         self.hooks = RolloutHooks(self.config, self.renderer, self.engine)
 
-    def rollouts(self) -> list[Rollout]:
+    def rollouts(self, *, cap: int = 8) -> list[Rollout]:
         async def sample() -> list[Rollout]:
-            slots = Slots(8).queue(self.config.sampling.num_generations)
-            return await self.hooks.sample(PROMPT, SEED[1], 3, slots)
+            slots = Slots(cap).queue(self.config.sampling.num_generations)
+            async with asyncio.timeout(60):
+                return await self.hooks.sample(PROMPT, SEED[1], 3, slots)
 
         return asyncio.run(sample())
 
@@ -139,9 +141,31 @@ def test_a_function_that_fails_stops_the_run_with_its_name(tiny_model: Path, fun
         Made(tiny_model, function).rollouts()
 
 
-def test_a_function_that_hangs_meets_its_deadline_by_name(tiny_model: Path):
-    with pytest.raises(DeadlineExceeded, match=rf"{HERE}:hanging, ticket 7 .* within 0.2 s \(rollout_loop.timeout_sec"):
+def test_a_function_that_hangs_ends_the_run_by_name(tiny_model: Path):
+    with pytest.raises(
+        HookError, match=rf"{HERE}:hanging, ticket 7 .* within 0.2 s \(rollout_loop.timeout_sec"
+    ) as hung:
         Made(tiny_model, "hanging", loop={"timeout_seconds": 0.2}).rollouts()
+    assert not may_pass(hung.value)
+
+
+def test_a_cap_below_a_group_does_not_hold_it_up(tiny_model: Path):
+    assert len(Made(tiny_model, "passing").rollouts(cap=1)) == 2
+
+
+def test_groups_that_are_begun_whole_go_beyond_a_lower_cap_one_after_the_other():
+    async def run() -> list[tuple[int, int, bool]]:
+        slots, seen = Slots(3), list[tuple[int, int, bool]]()
+        groups = [slots.queue(4) for _ in range(2)]
+        waits = [asyncio.create_task(slots.grant_all(places)) for places in groups]
+        for places, granted in zip(groups, waits, strict=True):
+            await asyncio.wait_for(granted, 10)
+            seen.append((slots.in_use, slots.ended, waits[1].done()))
+            for place in places:
+                place.close()
+        return [*seen, (slots.in_use, slots.ended, True)]
+
+    assert asyncio.run(run()) == [(4, 0, False), (4, 4, True), (0, 8, True)]
 
 
 @pytest.mark.parametrize(
@@ -197,20 +221,38 @@ def row(prompt: list[int], written: list[int]) -> Any:
     return made
 
 
-def test_versions_and_most_likely_tokens_are_found_again_by_the_tokens_before_them():
-    def turn(prompt: list[int], output: list[int], version: int) -> TurnRecord:
-        return TurnRecord(
-            prompt_ids=prompt,
-            output_ids=output,
-            output_versions=[version] * len(output),
-            output_sampling_mask=[[token] for token in output],
-            output_sampler_logprobs=[{token: -1.0} for token in output],
-        )
+def answered(prompt: list[int], output: list[int], version: int) -> TurnRecord:
+    """Each token with a version, candidates and most likely tokens of its answer alone."""
+    return TurnRecord(
+        prompt_ids=prompt,
+        output_ids=output,
+        output_versions=[version] * len(output),
+        output_sampling_mask=[[token, 90 + version] for token in output],
+        output_sampler_logprobs=[{token: -float(version)} for token in output],
+    )
 
-    asked = [turn([1], [5, 9], 1), turn([1], [5, 6], 2), turn([1, 5, 6, 50], [7, 8], 4)]
+
+def test_versions_and_most_likely_tokens_are_found_again_by_the_tokens_before_them():
+    asked = [answered([1], [5, 9], 1), answered([1], [5, 6], 2), answered([1, 5, 6, 50], [7, 8], 4)]
     (whole, mixed) = sampled_of([row([1], [5, 6]), row([1], [5, 6, 50, 7])], asked, 3)
-    assert (whole.versions, whole.candidates, whole.top) == ([2, 2], [[5], [6]], [{5: -1.0}, {6: -1.0}])
-    assert (mixed.versions, mixed.candidates, mixed.top) == ([2, 2, 3, 4], [[5], [6], [], [7]], None)
+    assert (whole.versions, whole.candidates, whole.top) == ([2, 2], [[5, 92], [6, 92]], [{5: -2.0}, {6: -2.0}])
+    assert (mixed.versions, mixed.candidates, mixed.top) == ([2, 2, 3, 4], [[5, 92], [6, 92], [], [7, 94]], None)
+
+
+def test_an_answer_that_was_cut_gives_way_to_the_one_asked_from_the_cut_though_it_begins_alike():
+    asked = [answered([1], [5, 6, 7, 9], 1), answered([1, 5], [6, 8, 4], 2)]
+    (found,) = sampled_of([row([1], [5, 6, 8, 4])], asked, 3)
+    assert found.versions == [1, 2, 2, 2]
+    assert found.candidates == [[5, 91], [6, 92], [8, 92], [4, 92]]
+    assert found.top == [{5: -1.0}, {6: -2.0}, {8: -2.0}, {4: -2.0}]
+    (whole,) = sampled_of([row([1], [5, 6, 7, 9])], asked, 3)
+    assert whole.versions == [1, 1, 1, 1]
+
+
+def test_a_completion_may_begin_amid_an_answer():
+    (found,) = sampled_of([row([1, 5], [6, 7, 9])], [answered([1], [5, 6, 7], 1), answered([1, 5, 6, 7], [9], 2)], 3)
+    assert found.versions == [1, 1, 2]
+    assert found.candidates == [[6, 91], [7, 91], [9, 92]] and found.top == [{6: -1.0}, {7: -1.0}, {9: -2.0}]
 
 
 @pytest.mark.spec("G-215")

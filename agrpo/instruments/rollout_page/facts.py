@@ -89,7 +89,9 @@ class RolloutFacts:
     """Weighted sum of its rewards."""
     duplicate: bool | None
     own_prompt: list[Message] | None
-    """What it was asked; None: what its group was."""
+    """What it was asked; None: what its group was, or what a `rollout_func` made of that (`RolloutPage.asked`)."""
+    own_columns: dict[str, object] | None
+    """What the run's `rollout_func` returned with it, which the rewards are given."""
     environment_class: str | None
     reset_seconds: float | None
     get_reward_seconds: float | None
@@ -191,7 +193,7 @@ class TurnFacts:
     stop_reason: str
     num_prompt_tokens: int
     context: list[TokenFacts]
-    """The prompt's other tokens; empty for the first turn, whose prompt is the group's."""
+    """The prompt's other tokens; empty for the first turn, whose prompt the page shows by itself."""
     tokens: list[TokenFacts]
 
 
@@ -219,6 +221,10 @@ class RolloutPage:
     group: GroupFacts
     consumed: list[Consumption]
     rollout: RolloutFacts | None
+    by_function: bool
+    """Whether the run's `rollout_func` made it, and said what was asked."""
+    asked: str | None
+    """The tokens that a function has returned as its prompt, as text; None: no function, or no tokenizer."""
     rollouts: list[RolloutFacts]
     """All of the group, this one included."""
     rewards: list[RewardFacts]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from rich.console import RenderableType
@@ -58,9 +58,9 @@ def messages(prompt: list[Message]) -> Iterator[RenderableType]:
         yield Text.assemble((f"{harmless(str(message.get('role')))}  ", "dim"), harmless(text + more))
 
 
-def facts(group: GroupFacts) -> Iterator[RenderableType]:
-    """The other columns of the prompt's row, shortened."""
-    for name, value in group.facts.items():
+def facts(columns: Mapping[str, object]) -> Iterator[RenderableType]:
+    """The other columns of the prompt's row, or those that a `rollout_func` returned, shortened."""
+    for name, value in columns.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
         cut = f"{text[:LONGEST_FACT]}… ({len(text)} characters)" if len(text) > LONGEST_FACT else text
         yield Text.assemble((f"{visible(name)}  ", "dim"), harmless(cut))

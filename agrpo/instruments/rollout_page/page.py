@@ -34,12 +34,13 @@ def rollout_page(
     if group_first:
         yield from _group_head(page)
     yield from header(page)
-    own = page.rollout.own_prompt if page.rollout else None
-    yield _section("prompt" if own is None else "prompt, as this rollout's environment asked it")
-    yield from messages(page.group.prompt if own is None else own)
-    yield from facts(page.group)
+    yield from _prompt(page)
+    yield from facts(page.group.facts)
     if page.rollout is None:
         return
+    if page.rollout.own_columns:
+        yield _section("columns that rollout_loop.rollout_func returned")
+        yield from facts(page.rollout.own_columns)
     yield _section("completion")
     for note in _notes(page, colouring, as_table=as_table):
         yield Text(f"({note})")
@@ -54,6 +55,22 @@ def rollout_page(
     if not group_first:
         yield _section(f"group {page.group.ticket}{_marks(page)}")
         yield group_table(page.rollouts, page.rollout.rollout_index)
+
+
+def _prompt(page: RolloutPage) -> Iterator[RenderableType]:
+    """What this rollout was asked."""
+    rollout = page.rollout
+    if page.asked is not None:
+        yield _section("prompt, as rollout_loop.rollout_func returned it")
+        yield Text(harmless(page.asked))
+    elif rollout is not None and rollout.own_prompt is not None:
+        yield _section(f"prompt, as this rollout's {'environment' if rollout.environment_class else 'hook'} asked it")
+        yield from messages(rollout.own_prompt)
+    else:
+        yield _section(
+            "prompt of the row, of which rollout_loop.rollout_func made another" if page.by_function else "prompt"
+        )
+        yield from messages(page.group.prompt)
 
 
 def log_section(log: GroupLog) -> Iterator[RenderableType]:

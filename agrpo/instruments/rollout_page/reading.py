@@ -77,12 +77,17 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
     assert groups, f"group {place.ticket} was chosen from the rows of this database"
     group = _group({**(scored[0] if scored else {}), **groups[0], **status[0]})
     rollout = next((one for one in rollouts if one.rollout_index == place.rollout_index), None)
-    views = turns_of(turn_rows(turns), samples, pieces)
+    records = turn_rows(turns)
+    views = turns_of(records, samples, pieces)
+    document = run.document()
+    by_function = rollout is not None and _by_function(document, rollout)
     return RolloutPage(
-        run=run.document().get("name") or run.url.rstrip("/").rpartition("/")[2],
+        run=document.get("name") or run.url.rstrip("/").rpartition("/")[2],
         group=group,
         consumed=consumed,
         rollout=rollout,
+        by_function=by_function,
+        asked=_text(records[0].prompt_ids, pieces) if by_function and records else None,
         rollouts=rollouts,
         rewards=rewards,
         extras=extras,
@@ -92,6 +97,16 @@ def read_page(run: ReadableRun, place: Place, pieces: Pieces) -> RolloutPage:
         no_text=pieces.missing if views else None,
         no_learner=why_no_learner(group, consumed, samples, views) if views else None,
     )
+
+
+def _by_function(document: Mapping[str, Any], rollout: RolloutFacts) -> bool:
+    tree: Mapping[str, Any] = document["settings"]["tree"]
+    return rollout.own_columns is not None or tree.get("rollout_loop", {}).get("rollout_func") is not None
+
+
+def _text(token_ids: Sequence[int], pieces: Pieces) -> str | None:
+    texts = [piece for piece in pieces(token_ids) if piece is not None]
+    return "".join(texts) if pieces.missing is None else None
 
 
 def _has_calls(connection: DuckDBPyConnection) -> bool:
@@ -122,6 +137,6 @@ def _group(row: Row) -> GroupFacts:
 
 
 def _rollout(row: Row) -> RolloutFacts:
-    own = row.get("own_prompt")
-    parsed = {"completion": json.loads(row["completion"]), "own_prompt": None if own is None else json.loads(own)}
-    return filled(RolloutFacts, {**row, **parsed})
+    own = {name: row.get(name) for name in ("own_prompt", "own_columns")}
+    parsed = {name: None if value is None else json.loads(value) for name, value in own.items()}
+    return filled(RolloutFacts, {**row, **parsed, "completion": json.loads(row["completion"])})

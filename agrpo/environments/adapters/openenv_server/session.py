@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from agrpo.environments.adapters.openenv_server.world import Server
+from agrpo.environments.adapters.openenv_server.world import PAUSE_SECONDS, Server
 
-PAUSE_SECONDS = 0.25
-"""Between two attempts to connect."""
 BEYOND_ANY_DEADLINE = 86400.0
 """Seconds that the client waits for an answer: agrpo's own deadlines end a call before."""
 TAKEN_IN = ("EXECUTION_ERROR", "VALIDATION_ERROR")
@@ -34,6 +32,8 @@ class Session:
         self._show = show
         self._reward = reward
         self._client: Any = None
+        self._socket: Any = None
+        """Of the episode. The client opens another one by itself, and there nothing was reset."""
         self._over: str | None = "it was not reset"
         """Why nothing more can be done in the episode."""
         self._lost: str | None = None
@@ -72,7 +72,9 @@ class Session:
         until = time.monotonic() + self._server.connect_seconds
         while True:
             try:
-                return await self._connected().reset(**columns)
+                result = await self._connected().reset(**columns)
+                self._socket = self._client._ws
+                return result
             except BaseException as error:
                 self._drop()
                 if not _may_pass(error):
@@ -88,8 +90,9 @@ class Session:
         if FULL not in str(error):
             return f"{told}. See that the server runs"
         return (
-            f"{told}. Each rollout that runs needs a session: raise the server's max_concurrent_envs, or lower "
-            "async.max_concurrent_rollouts to what it has"
+            f"{told}. Each rollout that runs needs a session for each environment there, async.max_concurrent_rollouts × "
+            "workers.generators of them: raise the server's max_concurrent_envs, or lower async.max_concurrent_rollouts to what "
+            "it has for each generator"
         )
 
     def _connected(self) -> Any:
@@ -109,6 +112,9 @@ class Session:
         """Take an action; what the policy reads. Raises `RuntimeError` with why nothing came of it."""
         if self._over is not None:
             raise RuntimeError(f"nothing more can be done: {self._over}")
+        if self._is_cut:
+            self._lose("the connection was closed")
+            raise RuntimeError(self._lost)
         self._over = UNDER_WAY
         try:
             result = await self._client.step(dict(payload))
@@ -131,6 +137,12 @@ class Session:
         if result.done:
             told = f"{told}\nThe episode is over." if told else "The episode is over."
         return told
+
+    @property
+    def _is_cut(self) -> bool:
+        from websockets.protocol import State
+
+        return self._client._ws is not self._socket or self._socket.state is not State.OPEN
 
     def _lose(self, why: str) -> None:
         self._lost = self._over = f"the session on {self._server.url} was lost: {why}"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
+from keyword import iskeyword
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +28,10 @@ KINDS: dict[str, Any] = {
 }
 """Python's types by JSON's. What is narrower, the server checks itself."""
 OWN = ("reset", "get_reward")
+PAUSE_SECONDS = 0.25
+"""Between two attempts to connect."""
+AWAY = (502, 503, 504)
+"""What a proxy answers for a server that is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +84,31 @@ class World:
 
 
 def world_at(server: Server) -> World:
-    """Ask the server. Raises `EnvironmentFault` where it cannot be reached, is no OpenEnv server, or offers what fits no tool."""
+    """Ask the server, again and again until `connect_seconds` are over where it is on its way back.
+
+    Raises `EnvironmentFault` where it cannot be reached, is no OpenEnv server, or offers what fits no tool.
+    """
+    import httpx
+
+    until = time.monotonic() + server.connect_seconds
+    while True:
+        try:
+            about, actions = _asked(server)
+            break
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            if not _may_pass(error) or time.monotonic() + PAUSE_SECONDS >= until:
+                raise _no_server(server, f"{type(error).__name__}: {error}") from error
+        time.sleep(PAUSE_SECONDS)
+    _refuse_names(server, actions)
+    name = re.sub(r"\W", "_", str(about.get("name") or "OpenEnv"))
+    description = str(about.get("description") or f"The environment at {server.url}.")
+    return World(
+        name=name if name[:1].isalpha() else f"OpenEnv_{name}", description=description, actions=tuple(actions)
+    )
+
+
+def _asked(server: Server) -> tuple[dict[str, Any], list[Action]]:
+    """What it says of itself, and its actions."""
     import httpx
 
     with httpx.Client(
@@ -87,23 +117,34 @@ def world_at(server: Server) -> World:
         headers=dict(server.headers),
         trust_env=not server.is_local,
     ) as client:
-        try:
-            about = _json(client.get("/metadata"))
-            action = _json(client.get("/schema")).get("action")
-            if not isinstance(action, dict):
-                raise _no_server(server, f"/schema has no action: {str(action)[:80]}")
-            actions = _actions(client, action)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise _no_server(server, f"{type(error).__name__}: {error}") from error
+        about = _json(client.get("/metadata"))
+        action = _json(client.get("/schema")).get("action")
+        if not isinstance(action, dict):
+            raise _no_server(server, f"/schema has no action: {str(action)[:80]}")
+        return about, _actions(client, action)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the server may be on its way back."""
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in AWAY
+    return isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+
+
+def _refuse_names(server: Server, actions: list[Action]) -> None:
     refused = next((one.name for one in actions if one.name in OWN or one.name.startswith("_")), None)
     if refused is not None or not actions:
         told = f'has a tool "{refused}", a name that is agrpo\'s own' if refused else "offers no action"
         raise EnvironmentFault(f"openenv: {server.url} {told}; an environment needs others")
-    name = re.sub(r"\W", "_", str(about.get("name") or "OpenEnv"))
-    description = str(about.get("description") or f"The environment at {server.url}.")
-    return World(
-        name=name if name[:1].isalpha() else f"OpenEnv_{name}", description=description, actions=tuple(actions)
-    )
+    for action in actions:
+        for name in action.parameters["properties"]:
+            if not name.isidentifier() or iskeyword(name) or name == "self":
+                raise EnvironmentFault(
+                    f'openenv: {server.url}: the tool "{action.name}" takes an argument "{name}"; expected names that arguments '
+                    "of Python's methods may have: rename it on the server"
+                )
 
 
 def _no_server(server: Server, why: str) -> EnvironmentFault:
