@@ -9,7 +9,7 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -155,7 +155,7 @@ class Visit:
         return bound_tools(self._pool.kind, self._instance)
 
     @contextmanager
-    def in_call(self) -> Iterator[None]:
+    def in_call(self) -> Generator[None]:
         """While one of its tools is called; where this is left by an exception, the tool may still run."""
         hung, self._hangs = self._hangs, True
         yield
