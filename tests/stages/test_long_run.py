@@ -28,7 +28,7 @@ from agrpo.stages.keeping import Keeper
 from agrpo.stages.process import StageProcess, Supervisor
 from agrpo.stages.recorder import record_once
 from tests.queue.archived_run import archived, each, lying
-from tests.stages.walk import Walk, dones, settings, walk
+from tests.stages.walk import LOCKSTEP, Walk, dones, settings, walk
 
 NUM_STEPS = 500
 MOST_GROWN_MB = 20
@@ -212,7 +212,7 @@ def test_a_run_stops_before_its_disk_is_full_and_goes_on_once_there_is_room(
 ):
     # Long enough that it cannot end between two looks at the room.
     steps = {"max_steps": 60, "stall_seconds": 60}
-    tables = {"asynchronous": {"max_staleness": 0}, "store": {"min_free_bytes": 8 * 2**20}, "stop": steps}
+    tables = {**LOCKSTEP, "store": {"min_free_bytes": 8 * 2**20}, "stop": steps}
     twin = begin(tiny_model, tmp_path, **tables)
     folder = RunFolder.create(str(disk / "run"), twin.document())
     walking = Walk(folder).start("generator", "scorer", "learner")

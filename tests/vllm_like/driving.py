@@ -53,9 +53,9 @@ async def _load_everywhere(engine: Engine, weights: Path, num_servers: int) -> N
 
 
 def requests_of(
-    seeds: Iterable[int], prompt: Sequence[int] = PROMPT, stop_ids: Iterable[int] = (1,), **settings: object
+    seeds: Iterable[int], prompt: Sequence[int] = PROMPT, stop_ids: Iterable[int] = (), **settings: object
 ) -> list[CompletionRequest]:
-    """Requests of at most eight tokens."""
+    """Requests of eight tokens; fewer only where `stop_ids` are given, for an unseeded draw ends where it likes."""
     sampling = Sampling(**({"max_completion_length": 8, "request_timeout_seconds": 5.0} | settings))
     return [
         CompletionRequest(prompt_ids=list(prompt), seed=seed, sampling=sampling, stop_ids=frozenset(stop_ids))
