@@ -25,6 +25,7 @@ from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Base, CheckpointState, Done, Plan
 from agrpo.records.trained_tokens import tokens_to_arrow
 from agrpo.stages.advantage_hook import AdvantageHook
+from agrpo.stages.choosing import Chooser, Chosen
 from agrpo.stages.clock import StepClock
 from agrpo.stages.context import StageContext
 from agrpo.stages.execution import StepMaterial, carry_out
@@ -32,7 +33,7 @@ from agrpo.stages.extent import Extent
 from agrpo.stages.going_back import rewound_base
 from agrpo.stages.keeping import Keeper
 from agrpo.stages.names import OWN_REPLAY
-from agrpo.stages.planning import Chooser, Chosen, StepNumbers, make_plan, read_groups
+from agrpo.stages.planning import StepNumbers, make_plan, read_groups
 from agrpo.stages.ranks import Recruiter, ranks_asked, recruiter_of
 from agrpo.stages.replaying import material_of, replay_to
 from agrpo.stages.run_ahead import RunAhead

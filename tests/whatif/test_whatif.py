@@ -15,7 +15,7 @@ from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.queue.whatifs import WhatIfs
 from agrpo.records.whatif import WhatIfGroup
 from agrpo.runs import prepare
-from agrpo.stages.planning import _REASONS
+from agrpo.stages.choosing import _REASONS
 from agrpo.stages.recorder import record_once
 from agrpo.whatif.asking import REASONS, answer, answered
 from agrpo.whatif.question import Question, ask_advantage, ask_reward, begin
