@@ -15,6 +15,8 @@ class DropReason(StrEnum):
 
     EQUAL_REWARDS = "equal_rewards"
     TOO_FEW_SCORES = "too_few_scores"
+    LEFT_OUT = "left_out"
+    """One of the run's filters leaves the group out; the drop says which."""
     REFUSED_PROMPT = "refused_prompt"
     FILTERED = "filtered"
     """The run's own `filter_prompt` left the prompt out."""
@@ -100,6 +102,13 @@ class Drop:
 
     ticket: int
     reason: DropReason
+    left_out_by: str | None = None
+    """Name of the filter, where that is the reason."""
+
+    @property
+    def told(self) -> str:
+        """The reason in words."""
+        return self.reason.value if self.left_out_by is None else f"{self.reason} by {self.left_out_by}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +136,8 @@ class Plan:
     """Optimizer updates of the history, this step's included; an empty step is none."""
     num_oversize: int = 0
     """Samples left out because they are longer than `step.micro_tokens`."""
+    num_truncated: int = 0
+    """Samples left out because their rollout was cut for its length (`step.mask_truncated`)."""
     num_queued_samples: int | None = None
     """Samples of scored groups that waited when the step's groups began to be chosen."""
     num_trained_tokens: int

@@ -30,6 +30,7 @@ _REASONS = {
     Mark.FILTERED: DropReason.FILTERED,
     Mark.FAILED: DropReason.FAILED,
     Mark.OVERSIZE: DropReason.OVERSIZE,
+    Mark.LEFT_OUT: DropReason.LEFT_OUT,
     Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,
     Mark.EQUAL_REWARDS: DropReason.EQUAL_REWARDS,
 }
@@ -196,7 +197,8 @@ class Chooser:
             chosen.groups.append(scored)
             self.untrained_in_a_row = 0
             return
-        chosen.drops.append(Drop(ticket=scored.ticket, reason=reason))
+        left_out_by = scored.left_out_by if reason is DropReason.LEFT_OUT else None
+        chosen.drops.append(Drop(ticket=scored.ticket, reason=reason, left_out_by=left_out_by))
         chosen.dropped.append(scored)
         if reason is DropReason.OVERSIZE:
             logger.warning(

@@ -319,7 +319,7 @@ class _Learner:
 
     def _say_spent(self, chosen: Chosen) -> None:
         """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
-        reasons = Counter(drop.reason.value for drop in chosen.drops)
+        reasons = Counter(drop.told for drop in chosen.drops)
         why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
         if self.standing.num_updates == 0:
             raise RewardError(

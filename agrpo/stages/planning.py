@@ -14,12 +14,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agrpo.advantages import Advantage
 from agrpo.config import RunConfig
 from agrpo.errors import RecordError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.group_rewards import GroupRewards
 from agrpo.records.progress import Plan, PlannedSample
+from agrpo.records.rollout import StopReason
 from agrpo.records.sample import Sample, TokenSequence
 from agrpo.records.score import ScoredGroup
 from agrpo.records.seeds import derive_seed
@@ -61,10 +64,13 @@ def make_plan(
 
     `advantages`: of the run's own `compute_advantages`, by ticket. None: `config.advantage` gives them.
     """
+    if advantages is None:
+        advantages = _advantages(config.advantage, chosen.groups)
     samples: list[Sample] = []
     for scored in chosen.groups:
-        own = config.advantage(_rewards_of(scored)) if advantages is None else advantages[scored.ticket]
-        samples += _samples_of(scored, groups[scored.ticket], own, numbers.ordinal)
+        samples += _samples_of(scored, groups[scored.ticket], advantages[scored.ticket], numbers.ordinal)
+    kept = [one for one in samples if not (config.step.mask_truncated and _is_cut(groups[one.ticket], one))]
+    num_truncated, samples = len(samples) - len(kept), kept
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
     num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
     if len(fitting) < len(samples):
@@ -96,6 +102,7 @@ def make_plan(
         ranks=numbers.ranks,
         num_replaced=chosen.num_replaced,
         num_oversize=len(samples) - len(fitting),
+        num_truncated=num_truncated,
         num_trained_tokens=num_trained_tokens,
         untrained_in_a_row=chosen.untrained_in_a_row,
         num_queued_samples=chosen.num_queued_samples,
@@ -111,8 +118,14 @@ def make_plan(
     )
 
 
-def _rewards_of(scored: ScoredGroup) -> np.ndarray:
-    return np.asarray(scored.rewards, dtype=np.float64)
+def _advantages(advantage: Advantage, trained: list[ScoredGroup]) -> dict[int, np.ndarray]:
+    """float32 `[G]` by ticket, of the step's groups together."""
+    found = advantage([GroupRewards.of(scored.scores, scored.rewards) for scored in trained])
+    return {scored.ticket: own for scored, own in zip(trained, found, strict=True)}
+
+
+def _is_cut(group: RolloutGroup, sample: Sample) -> bool:
+    return group.rollouts[sample.rollout_index].stop_reason is StopReason.LENGTH
 
 
 def _samples_of(scored: ScoredGroup, group: RolloutGroup, advantages: np.ndarray, ordinal: int) -> list[Sample]:

@@ -97,6 +97,7 @@ def measured(
     rows: Sequence[RowFacts] = (),
     *,
     drops: Mapping[int, DropReason] | None = None,
+    left_out_by: Mapping[int, str] | None = None,
     timings: StepTimings | None = None,
     peak: float | None = None,
     num_generators: int = 1,
@@ -110,7 +111,10 @@ def measured(
             attempt=0,
             step=1,
             tickets=[group.ticket for group in consumed if group.ticket not in drops],
-            drops=[Drop(ticket=ticket, reason=reason) for ticket, reason in drops.items()],
+            drops=[
+                Drop(ticket=ticket, reason=reason, left_out_by=(left_out_by or {}).get(ticket))
+                for ticket, reason in drops.items()
+            ],
             samples=[],
             rows=[],
             num_trained_tokens=sum(one.num_trained_tokens for one in samples),
