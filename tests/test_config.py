@@ -266,3 +266,25 @@ def test_steps_are_not_counted_where_filters_leave_groups_out():
     assert RunConfig.build(resolve(values=tree)).num_steps(16) is None
     (told,) = problems({**tree, "optimizer": {"scheduler": "linear"}})
     assert "unknown with filters, which may leave groups out" in told
+
+
+@pytest.mark.spec("K26")
+@pytest.mark.parametrize(
+    ("tables", "choice"),
+    [
+        ({}, "refill"),
+        ({"divergence": {"coefficient": 0.01}}, "keep"),
+        ({"entropy": {"coefficient": 0.01}}, "keep"),
+        ({"entropy": {"adaptive": True, "target": 0.5}}, "keep"),
+        ({"divergence": {"coefficient": 0.01}, "step": {"zero_variance": "drop"}}, "drop"),
+        ({"async": {"max_staleness": 0}}, "keep"),
+    ],
+)
+def test_groups_of_equal_rewards_are_kept_by_default_where_a_term_moves_the_policy_without_them(
+    tables: dict[str, Any], choice: str
+):
+    from agrpo.audit.terms import Terms  # it loads torch
+
+    config = RunConfig.build(resolve(values=changed(**tables)))
+    assert config.zero_variance == choice
+    assert Terms.of({"settings": {"tree": config.settings.tree, "origins": {}}}).zero_variance == choice

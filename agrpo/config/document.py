@@ -20,21 +20,9 @@ from agrpo.errors import UnknownName
 from agrpo.registry import Registry, nearest
 
 ORDER = (
-    *(
-        "run",
-        "model",
-        "adapter",
-        "prompts",
-        "engine",
-        "tools",
-        "environments",
-        "rollout_loop",
-        "rewards",
-        "filters",
-        "step",
-    ),
-    *("async", "optimizer", "advantage", "loss", "aggregation", "packing", "checkpoint", "resume", "workers", "stop"),
-    *("recorder", "supervision", "store"),
+    *("run", "model", "adapter", "prompts", "engine", "tools", "environments", "rollout_loop", "rewards", "filters"),
+    *("step", "async", "optimizer", "advantage", "loss", "aggregation", "correction", "masks", "divergence", "entropy"),
+    *("packing", "checkpoint", "resume", "workers", "stop", "recorder", "supervision", "store"),
 )
 """Tables as the page has them."""
 CHOSEN = {

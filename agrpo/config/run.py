@@ -13,6 +13,7 @@ import pydantic
 from agrpo.config.checks import cross_checks
 from agrpo.config.group_checks import group_checks
 from agrpo.config.layers import Settings
+from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
 from agrpo.config.sections import (
     SECTIONS,
     AdapterSection,
@@ -90,6 +91,10 @@ class RunConfig:
     loss: Loss
     aggregation: Aggregation
     packing: Packing
+    correction: CorrectionSection
+    masks: MasksSection
+    divergence: DivergenceSection
+    entropy: EntropySection
     step: StepSection
     asynchronous: AsyncSection
     optimizer: OptimizerSection
@@ -179,6 +184,10 @@ class _Builder:
             rollout_loop=sections["rollout_loop"],
             rewards=tuple(rewards),
             filters=tuple(filters),
+            correction=sections["correction"],
+            masks=sections["masks"],
+            divergence=sections["divergence"],
+            entropy=sections["entropy"],
             step=sections["step"],
             asynchronous=sections["async"],
             optimizer=sections["optimizer"],

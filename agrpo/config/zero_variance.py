@@ -7,9 +7,6 @@ from typing import Any
 
 from agrpo.config.sections import AsyncSection
 
-_REGULARISERS = ("divergence", "entropy")
-"""Tables whose `coefficient` adds a term to the loss that does not ask for an advantage."""
-
 
 def zero_variance_of(tree: Mapping[str, Any]) -> str:
     """`keep`, `drop` or `refill`, by a tree of settings, whose defaults may be filled in or not.
@@ -23,4 +20,6 @@ def zero_variance_of(tree: Mapping[str, Any]) -> str:
 
 
 def _is_regularised(tree: Mapping[str, Any]) -> bool:
-    return any(tree.get(table, {}).get("coefficient", 0.0) for table in _REGULARISERS)
+    """Whether the loss has a term that asks for no advantage."""
+    divergence, entropy = tree.get("divergence", {}), tree.get("entropy", {})
+    return any((divergence.get("coefficient"), entropy.get("coefficient"), entropy.get("adaptive")))
