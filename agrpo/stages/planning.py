@@ -74,15 +74,7 @@ def make_plan(
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
     num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
     if len(fitting) < len(samples):
-        logger.warning(
-            "step %d leaves out %d of its %d samples: longer than step.micro_tokens = %d, the longest %d tokens; raise it to "
-            "train them",
-            numbers.step,
-            len(samples) - len(fitting),
-            len(samples),
-            config.step.micro_tokens,
-            max(len(sample.sequence.tokens) for sample in samples),
-        )
+        _say_too_long(numbers.step, samples, len(fitting), config.step.micro_tokens)
     return Plan(
         attempt=numbers.attempt,
         step=numbers.step,
@@ -122,6 +114,18 @@ def _advantages(advantage: Advantage, trained: list[ScoredGroup]) -> dict[int, n
     """float32 `[G]` by ticket, of the step's groups together."""
     found = advantage([GroupRewards.of(scored.scores, scored.rewards) for scored in trained])
     return {scored.ticket: own for scored, own in zip(trained, found, strict=True)}
+
+
+def _say_too_long(step: int, samples: list[Sample], num_fitting: int, micro_tokens: int) -> None:
+    logger.warning(
+        "step %d leaves out %d of its %d samples: longer than step.micro_tokens = %d, the longest %d tokens; raise it to train "
+        "them",
+        step,
+        len(samples) - num_fitting,
+        len(samples),
+        micro_tokens,
+        max(len(sample.sequence.tokens) for sample in samples),
+    )
 
 
 def _is_cut(group: RolloutGroup, sample: Sample) -> bool:

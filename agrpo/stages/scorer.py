@@ -193,12 +193,6 @@ def scored_group(
         marks = {Mark.FAILED}
     elif lengths and min(lengths) > micro_tokens:
         marks.add(Mark.OVERSIZE)
-    seen: set[tuple[int, ...]] = set()
-    duplicates: list[bool] = []
-    for rollout in group.rollouts:
-        key = tuple(rollout.completion_ids)
-        duplicates.append(bool(rollout.turns) and key in seen)
-        seen.add(key)
     scored = ScoredGroup(
         ticket=group.ticket,
         prompt_id=group.prompt.id,
@@ -216,7 +210,7 @@ def scored_group(
         num_forwarded_tokens=[sum(len(sequence.tokens) for sequence in own) for own in sequences],
         terminated=[rollout.terminated for rollout in group.rollouts],
         truncated=[rollout.stop_reason is StopReason.LENGTH for rollout in group.rollouts],
-        duplicates=duplicates,
+        duplicates=_duplicates(group),
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[sum(sequence.num_trained > 0 for sequence in own) for own in sequences],
         duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
@@ -230,6 +224,16 @@ def scored_group(
     )
     name = left_out_by(filters or {}, scored) if not marks & UNTRAINABLE else None
     return scored if name is None else replace(scored, marks=scored.marks | {Mark.LEFT_OUT}, left_out_by=name)
+
+
+def _duplicates(group: RolloutGroup) -> list[bool]:
+    seen: set[tuple[int, ...]] = set()
+    duplicates: list[bool] = []
+    for rollout in group.rollouts:
+        key = tuple(rollout.completion_ids)
+        duplicates.append(bool(rollout.turns) and key in seen)
+        seen.add(key)
+    return duplicates
 
 
 def _spread(score: Score, group: RolloutGroup) -> Score:
