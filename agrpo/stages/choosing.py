@@ -6,6 +6,7 @@ What comes out is told to generators at once, and consumes nothing: the plan of 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from agrpo.waiting import wait_for
 logger = logging.getLogger(__name__)
 
 BEAT_SECONDS = 1.0
+WITHOUT_SAMPLES = "with every rollout cut or masked"
 _REASONS = {
     Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
     Mark.FILTERED: DropReason.FILTERED,
@@ -47,12 +49,14 @@ class Chosen:
     num_replaced: int = 0
     """Dropped groups that took no place of the step."""
     num_void: int = 0
-    """Of them, tickets whose prompts are given out again."""
+    """Of the dropped, tickets whose prompts are given out again."""
     exhausted: bool = False
     """No further prompt is to come."""
     spent: bool = False
     """See `Chooser.spent`."""
     untrained_in_a_row: int = 0
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    """Why groups gave nothing to train, since this learner's last one that did."""
     num_queued_samples: int = 0
     """Samples that waited when the first group was looked for."""
 
@@ -105,8 +109,9 @@ class Chooser:
         self._began = self._told = 0.0
         self._filtered: Counter[int] = Counter()
         """Prompts that `filter_prompt` left out, by epoch."""
+        self._reasons: Counter[str] = Counter()
         self.untrained_in_a_row = 0
-        """Groups dropped since the last one that could be trained; late ones and those the engine failed do not count."""
+        """Groups that gave nothing to train since the last one that did; late ones and those the engine failed do not count."""
 
     @property
     def spent(self) -> bool:
@@ -131,7 +136,7 @@ class Chooser:
             self._place(chosen, scored, ordinal)
         # While the step is trained nobody looks: generators are told now what they may do beside it.
         self._tell(taken, chosen.num_replaced, at_once=True)
-        chosen.untrained_in_a_row = self.untrained_in_a_row
+        chosen.untrained_in_a_row, chosen.reasons = self.untrained_in_a_row, Counter(self._reasons)
         self._num_void += chosen.num_void
         return chosen
 
@@ -195,11 +200,12 @@ class Chooser:
         reason = self._reason(scored, ordinal)
         if reason is None:
             chosen.groups.append(scored)
-            self.untrained_in_a_row = 0
+            self._count_trained(chosen, scored)
             return
         left_out_by = scored.left_out_by if reason is DropReason.LEFT_OUT else None
         chosen.drops.append(Drop(ticket=scored.ticket, reason=reason, left_out_by=left_out_by))
         chosen.dropped.append(scored)
+        self._reasons[chosen.drops[-1].told] += 1
         if reason is DropReason.OVERSIZE:
             logger.warning(
                 "ticket %d is dropped: its every sample is longer than step.micro_tokens = %d; raise it to train them",
@@ -211,6 +217,18 @@ class Chooser:
         late = reason in (DropReason.STALE, DropReason.VOID_VERSION)
         chosen.num_replaced += late or not fills_step(scored.marks, self._config.zero_variance)
         self.untrained_in_a_row += not late and reason is not DropReason.FAILED
+        chosen.spent = self.spent
+
+    def _count_trained(self, chosen: Chosen, scored: ScoredGroup) -> None:
+        """A group of which no sample is left, since all its rollouts were cut or masked, teaches no more than a dropped one."""
+        cut = scored.truncated if self._config.step.mask_truncated else [False] * len(scored.rewards)
+        rollouts = zip(scored.num_sequences, scored.rewards, cut, strict=True)
+        if any(number and not math.isnan(reward) and not is_cut for number, reward, is_cut in rollouts):
+            self.untrained_in_a_row = 0
+            self._reasons.clear()
+            return
+        self._reasons[WITHOUT_SAMPLES] += 1
+        self.untrained_in_a_row += 1
         chosen.spent = self.spent
 
     def _count_filtered(self, ticket: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
@@ -319,15 +318,14 @@ class _Learner:
 
     def _say_spent(self, chosen: Chosen) -> None:
         """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
-        reasons = Counter(drop.told for drop in chosen.drops)
-        why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        why = ", ".join(f"{count} {reason}" for reason, count in chosen.reasons.most_common())
         if self.standing.num_updates == 0:
             raise RewardError(
                 f"no group could be trained in two passes over {self.prompts_per_epoch} prompts: {why}; read some rollouts "
                 f'with `agrpo sql {self.folder.url} "SELECT * FROM rollouts_with_rewards LIMIT 10"` and check the rewards'
             )
         logger.warning("the run ends: two passes over the prompts gave no group to train (%s)", why)
-        self.events.write("spent", attempt=self.attempt, step=self.standing.step, reasons=dict(reasons))
+        self.events.write("spent", attempt=self.attempt, step=self.standing.step, reasons=dict(chosen.reasons))
 
     def _finish(self, plan: Plan, material: StepMaterial) -> None:
         """From the plan to the published version."""

@@ -6,10 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from agrpo.advantages import advantages
+from agrpo.aggregations import aggregations
+from agrpo.losses import losses
 from agrpo.records.group_rewards import GroupRewards
 from agrpo.records.score import Score, total_rewards
+from agrpo.records.tokens import StepTotals, TokenInputs
 
 G1, G2 = [1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]
 """F-3."""
@@ -41,9 +45,21 @@ def test_grpo_divides_by_the_groups_own_deviation() -> None:
     ]
 
 
-@pytest.mark.spec("G-129")
-def test_dr_grpo_divides_by_nothing() -> None:
+@pytest.mark.spec("P-010.test", "G-129")
+def test_dr_grpo_divides_neither_rewards_nor_lengths_by_what_varies() -> None:
     assert given("grpo", G1, scale="none") == [[0.5, -0.5, -0.5, 0.5]]
+    # F-1: two completions of advantages 1 and -1, and the ratios of their tokens.
+    ratios = torch.tensor([1.5, 0.9, 0.7, 1.1, 1.0, 2.0], dtype=torch.float64)
+    tokens = TokenInputs(
+        logprobs=ratios.log(),
+        sampler_logprobs=torch.zeros(6, dtype=torch.float64),
+        advantages=torch.tensor([1.0] * 2 + [-1.0] * 4, dtype=torch.float64),
+        sample=torch.tensor([0] * 2 + [1] * 4),
+        num_samples=2,
+    )
+    totals = StepTotals(num_tokens=6, num_samples=2, max_completion_length=10)
+    loss = losses.build("clip", {"epsilon": 0.2})(tokens).loss
+    assert aggregations.build("constant", {})(loss, tokens, totals).item() == pytest.approx(0.14, abs=1e-6)
 
 
 @pytest.mark.spec("P-011.test", "G-128")

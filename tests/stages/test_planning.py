@@ -38,7 +38,7 @@ def a_chooser(
 ) -> Chooser:
     return Chooser(
         config,
-        Shelf(folder, consumed or ConsumedTickets()),
+        Shelf(folder, ConsumedTickets() if consumed is None else consumed),
         clock or StepClock(),
         num_prompts=num_prompts,
         prompts_per_epoch=prompts_per_epoch,

@@ -17,8 +17,10 @@ from agrpo.records.arrow import scored_from_arrow
 from agrpo.records.progress import Base, DropReason
 from agrpo.records.score import Mark, Score, marks_of
 from agrpo.rollout_loop import AsyncRolloutLoop
+from agrpo.stages.choosing import WITHOUT_SAMPLES
 from agrpo.stages.lookahead import Lookahead
 from agrpo.stages.planning import make_plan, read_groups
+from agrpo.stages.shelf import ConsumedTickets
 from tests.stages.groups import a_config, a_group, cut, publish
 from tests.stages.test_planning import NUMBERS, a_chooser, tickets
 
@@ -146,3 +148,22 @@ def test_a_hook_that_asks_for_the_default_is_refused_one_that_looks_at_other_gro
                 loop.compute_advantages(group)
         else:
             assert loop.compute_advantages(group).tolist() == [1.0, -1.0]
+
+
+@pytest.mark.spec("K26")
+def test_groups_whose_every_rollout_was_cut_take_places_and_end_a_run_that_has_no_others(folder: RunFolder):
+    config = a_config(step={"groups": 2, "mask_truncated": True, "zero_variance": "keep"})
+    for ticket in range(10):
+        publish(folder, cut(a_group(ticket), *((0, 1) if ticket else (0,))), (1.0, 0.0))
+    consumed = ConsumedTickets()
+    chooser = a_chooser(folder, config, consumed, prompts_per_epoch=4)
+    steps = []
+    while not chooser.spent:
+        steps.append(chooser.choose(0))
+        for ticket in tickets(steps[-1].groups):
+            consumed.add(ticket)
+    assert [tickets(chosen.groups) for chosen in steps] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
+    assert [chosen.untrained_in_a_row for chosen in steps] == [1, 3, 5, 7, 8]
+    assert dict(steps[-1].reasons) == {WITHOUT_SAMPLES: 8}
+    plan = make_plan(config, steps[1], read_groups(folder, [2, 3]), NUMBERS)
+    assert (plan.empty, plan.num_truncated) == (True, 4)
