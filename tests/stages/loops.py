@@ -68,12 +68,13 @@ class AtOnce(AsyncRolloutLoop):
 
 
 class FromElsewhere(AsyncRolloutLoop):
-    """Every turn is its own: no engine is asked. `settings.whole`: so is the rollout."""
+    """Every turn is its own: no engine is asked. `settings.whole`: so is the rollout, which else begins with a rest."""
 
     async def generate_one(
         self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
     ) -> Rollout:
         if not self.settings.whole:
+            await asyncio.sleep(self.settings.rest_seconds)
             return await super().generate_one(prompt, tools, group_id)
         turn = await self.generate_one_turn([5, 6])
         return Rollout(completion=[], completion_ids=turn.output_ids, turns=[turn])

@@ -60,10 +60,14 @@ def test_turns_of_a_hook_are_timed_from_the_rollouts_begin(tiny_model: Path, loo
 
 def test_a_turn_that_a_hook_makes_is_timed_where_agrpo_has_asked_for_it_and_else_not(tiny_model: Path):
     for whole in (False, True):
-        played = Played(tiny_model, "FromElsewhere", said, loop_settings={"whole": whole})
+        settings = {"whole": whole, "rest_seconds": LATENCY_SECONDS}
+        played = Played(tiny_model, "FromElsewhere", said, loop_settings=settings)
         for rollout in played.rollouts():
             (turn,) = rollout.turns
             assert (turn.duration_seconds is None) == (turn.begun_seconds is None) == whole
+            assert whole or times_of(rollout)[0][0] >= LATENCY_SECONDS, (
+                "from the rollout's begin, not agrpo's part of it"
+            )
         assert played.engine.asked == []
 
 
