@@ -22,6 +22,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agrpo.aggregations.token_mean import TokenMean
 from agrpo.config import OptimizerSection
 from agrpo.losses.clip import Clip
+from agrpo.objective import Objective
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.optimizer import build_optimizer
@@ -95,8 +96,7 @@ def packed_step(samples: list[Sample]) -> Callable[[], float]:
             model,
             optimizer,
             rows,
-            loss=loss,
-            aggregation=aggregation,
+            objective=Objective(loss=loss, aggregation=aggregation),
             totals=totals,
             temperature=1.0,
             learning_rate=1e-4,

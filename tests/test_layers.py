@@ -47,13 +47,14 @@ LAYERS = {
     "__main__": 7,
     "flows": 7,
 }
-NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics"), ("rewards", "classifiers")}
+NEIGHBOURS = {("environments", "tools"), ("rewards", "metrics"), ("rewards", "classifiers"), ("objective", "losses")}
 """Rooms, and the other room each may import."""
 
 TORCH_ROOMS = {
     "policy",
     "packing",
     "losses",
+    "objective",
     "aggregations",
     "metrics",
     "checkpoints",

@@ -21,7 +21,22 @@ from agrpo.registry import Registry, nearest
 
 ORDER = (
     *("run", "model", "adapter", "prompts", "engine", "tools", "environments", "rollout_loop", "rewards", "step"),
-    *("async", "optimizer", "advantage", "loss", "aggregation", "packing", "checkpoint", "resume", "workers", "stop"),
+    *(
+        "async",
+        "optimizer",
+        "advantage",
+        "loss",
+        "aggregation",
+        "correction",
+        "masks",
+        "divergence",
+        "entropy",
+        "packing",
+        "checkpoint",
+        "resume",
+        "workers",
+        "stop",
+    ),
     *("recorder", "supervision", "store"),
 )
 """Tables as the page has them."""

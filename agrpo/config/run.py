@@ -12,6 +12,7 @@ import pydantic
 
 from agrpo.config.checks import cross_checks
 from agrpo.config.layers import Settings
+from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
 from agrpo.config.sections import (
     SECTIONS,
     AdapterSection,
@@ -83,6 +84,10 @@ class RunConfig:
     loss: Loss
     aggregation: Aggregation
     packing: Packing
+    correction: CorrectionSection
+    masks: MasksSection
+    divergence: DivergenceSection
+    entropy: EntropySection
     step: StepSection
     asynchronous: AsyncSection
     optimizer: OptimizerSection
@@ -165,6 +170,10 @@ class _Builder:
             environments=sections["environments"],
             rollout_loop=sections["rollout_loop"],
             rewards=tuple(rewards),
+            correction=sections["correction"],
+            masks=sections["masks"],
+            divergence=sections["divergence"],
+            entropy=sections["entropy"],
             step=sections["step"],
             asynchronous=sections["async"],
             optimizer=sections["optimizer"],

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
+from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
 from agrpo.registry import part
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -353,6 +354,10 @@ SECTIONS: dict[str, type[Any]] = {
     "rollout_loop": RolloutLoopSection,
     "step": StepSection,
     "async": AsyncSection,
+    "correction": CorrectionSection,
+    "masks": MasksSection,
+    "divergence": DivergenceSection,
+    "entropy": EntropySection,
     "optimizer": OptimizerSection,
     "checkpoint": CheckpointSection,
     "resume": ResumeSection,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from agrpo.records.tokens import TokenInputs, TokenLoss
 from agrpo.registry import Registry
@@ -14,6 +14,13 @@ class Loss(Protocol):
     num_top: ClassVar[int]
     """Most likely tokens of the sampler that it reads at each trained token (`TokenInputs.top`), where a run's file does not
     say how many; 0: it reads none."""
+    corrects_itself: ClassVar[bool]
+    """Whether it reads `TokenInputs.correction` itself, so that its terms are not multiplied by it."""
+
+    @property
+    def level(self) -> Literal["token", "sequence"]:
+        """Of its importance ratio."""
+        ...
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss `[N]`, to be minimised."""

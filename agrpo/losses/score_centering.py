@@ -13,12 +13,12 @@ tokens add up to 1, so only tokens that are in the band where the rest is not, o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from agrpo.errors import RecordError
-from agrpo.losses.terms.ratio import inside, log_ratio
+from agrpo.losses.terms.ratio import inside, log_ratio, ratio_of
 from agrpo.records.tokens import TokenInputs, TokenLoss, TopInputs
 from agrpo.registry import part
 
@@ -46,6 +46,8 @@ class ScoreCentering:
     """A token whose ratio is higher is masked. inf keeps all."""
 
     num_top: ClassVar[int] = 8
+    corrects_itself: ClassVar[bool] = False
+    level: ClassVar[Literal["token"]] = "token"
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss. Measures as of the loss `clip`, and `sampler_mass`: what the sampler's most likely tokens hold.
@@ -55,7 +57,7 @@ class ScoreCentering:
         top = _demanded(tokens.top)
         low, high = 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
         advantages = tokens.advantages
-        ratio = log_ratio(tokens.logprobs, tokens.sampler_logprobs).exp()
+        ratio = ratio_of(tokens)
         measured = ratio.detach()
         kept = inside(measured, self.importance_min, self.importance_max)
         loss = -advantages * (ratio.where(kept, 0.0) - self._mass_in_band(top))

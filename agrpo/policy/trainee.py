@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-    from agrpo.aggregations import Aggregation
     from agrpo.config import AdapterSection, ModelSection, OptimizerSection, RunConfig
-    from agrpo.losses import Loss
+    from agrpo.objective import Objective
 
 logger = logging.getLogger(__name__)
 
@@ -286,8 +285,7 @@ class Deed(Protocol):
 class UpdateSettings:
     """What decides an optimizer step beside its rows."""
 
-    loss: Loss
-    aggregation: Aggregation
+    objective: Objective
     totals: StepTotals
     temperature: float
     learning_rate: float
@@ -310,8 +308,7 @@ class Update:
             trainee.model,
             trainee.optimizer,
             mine,
-            loss=step.loss,
-            aggregation=step.aggregation,
+            objective=step.objective,
             totals=step.totals,
             temperature=step.temperature,
             learning_rate=step.learning_rate,

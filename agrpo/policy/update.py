@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from agrpo.aggregations import Aggregation
-    from agrpo.losses import Loss
+    from agrpo.objective import Objective
 
 T = TypeVar("T")
 
@@ -73,8 +72,7 @@ def update(
     optimizer: torch.optim.Optimizer,
     rows: Sequence[Row],
     *,
-    loss: Loss,
-    aggregation: Aggregation,
+    objective: Objective,
     totals: StepTotals,
     temperature: float,
     learning_rate: float,
@@ -96,7 +94,7 @@ def update(
     clock = _Clock(model.device)
     passes: list[_Pass] = []
     balance = step_balance(model, rows, group)
-    forward = partial(_forward, model, loss=loss, aggregation=aggregation, totals=totals, temperature=temperature)
+    forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
     for row in rows:
         work = partial(forward, row) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
@@ -140,32 +138,34 @@ class _Pass:
     def outcome(self) -> RowOutcome:
         return RowOutcome(
             logprobs=self.logprobs.detach().cpu().numpy(),
-            entropy=self.entropy.cpu().numpy(),
+            entropy=self.entropy.detach().cpu().numpy(),
             measures={name: measure.detach().cpu().numpy() for name, measure in self.token_loss.measures.items()},
         )
 
 
 def _forward(
-    model: PreTrainedModel, row: Row, *, loss: Loss, aggregation: Aggregation, totals: StepTotals, temperature: float
+    model: PreTrainedModel, row: Row, *, objective: Objective, totals: StepTotals, temperature: float
 ) -> _Pass:
-    with_top = loss.num_top > 0 and row.top is not None
-    read = row_logprobs(model, row, temperature=temperature, with_top=with_top)
+    with_top = objective.loss.num_top > 0 and row.top is not None
+    read = row_logprobs(
+        model, row, temperature=temperature, with_top=with_top, entropy_gradient=totals.entropy_coefficient > 0
+    )
     tokens = TokenInputs(
         logprobs=read.logprobs,
         sampler_logprobs=torch.from_numpy(row.sampler_logprobs).to(model.device),
         advantages=torch.from_numpy(row.advantages).to(model.device),
         sample=torch.from_numpy(row.sample).to(model.device),
         num_samples=row.num_samples,
+        entropy=read.entropy,
         top=_top_inputs(row, read) if with_top else None,
     )
-    token_loss = loss(tokens)
-    share = aggregation(token_loss.loss, tokens, totals)
+    found = objective(tokens, totals)
     return _Pass(
         logprobs=read.logprobs,
         entropy=read.entropy,
         sampler_logprobs=tokens.sampler_logprobs,
-        token_loss=token_loss,
-        share=share,
+        token_loss=found.token_loss,
+        share=found.share,
     )
 
 

@@ -17,6 +17,12 @@ class StepTotals:
     """Trained tokens."""
     num_samples: int
     max_completion_length: int
+    entropy_threshold: float | None = None
+    """Nats: tokens below it have no policy term. None: all have theirs."""
+    num_entropy_tokens: int = 0
+    """Trained tokens whose entropy is at or above the threshold; all of them where there is none."""
+    entropy_coefficient: float = 0.0
+    """What multiplies the mean entropy of those tokens in the step's loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +42,32 @@ class TopInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenInputs:
-    """One micro-batch as the loss sees it; every tensor is fp32 (or fp64 in tests) of shape `[N]`."""
+    """One micro-batch as the objective sees it; every tensor is fp32 (or fp64 in tests) of shape `[N]`."""
 
     logprobs: Tensor
-    """Log-prob of each trained token under the policy being trained. It and `top.logprobs` alone carry a gradient."""
+    """Log-prob of each trained token under the policy being trained. With `top.logprobs`, and `entropy` where a bonus asks for
+    it, all that carries a gradient."""
     sampler_logprobs: Tensor
     """Log-prob under the distribution that sampled it."""
     advantages: Tensor
     sample: Tensor
     """int64: which sample the token belongs to, 0 to S - 1."""
     num_samples: int
+    entropy: Tensor | None = None
+    """Nats, of the policy being trained. None: nobody asks."""
     top: TopInputs | None = None
     """None: the loss does not ask for it, or the rollouts came without."""
+    old_logprobs: Tensor | None = None
+    """Log-prob under the policy that a ratio is measured from. None: under the sampler."""
+    correction: Tensor | None = None
+    """Weight of the old policy over the sampler. None: they are one."""
+    reference_logprobs: Tensor | None = None
+    """Log-prob under the reference policy. None: there is no penalty for leaving it."""
+
+    @property
+    def old(self) -> Tensor:
+        """Log-prob under the policy that a ratio is measured from."""
+        return self.sampler_logprobs if self.old_logprobs is None else self.old_logprobs
 
 
 @dataclass(frozen=True, kw_only=True)

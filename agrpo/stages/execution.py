@@ -13,6 +13,7 @@ import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.metrics import StepFacts, measure_step
+from agrpo.objective import Objective
 from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.flops import Arithmetic
 from agrpo.policy.trainee import Trainee, UpdateSettings
@@ -88,6 +89,18 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
 
 
+def objective_of(config: RunConfig) -> Objective:
+    """What the run's file says of its loss."""
+    return Objective(
+        loss=config.loss,
+        aggregation=config.aggregation,
+        correction=config.correction,
+        masks=config.masks,
+        divergence=config.divergence,
+        entropy=config.entropy,
+    )
+
+
 def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_at: float) -> Done:
     plan = facts.plan
     return Done(
@@ -118,8 +131,7 @@ def _update(config: RunConfig, trainee: Trainee, rows: list[Row], material: Step
     outcome = trainee.update(
         [*rows, *idle],
         UpdateSettings(
-            loss=config.loss,
-            aggregation=config.aggregation,
+            objective=objective_of(config),
             totals=StepTotals(
                 num_tokens=plan.num_trained_tokens,
                 num_samples=len(plan.samples),

@@ -15,6 +15,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from agrpo.aggregations import aggregations
 from agrpo.errors import ConfigError
 from agrpo.losses.clip import Clip
+from agrpo.objective import Objective
 from agrpo.packing.sequence import Sequence
 from agrpo.packing.tree import Tree
 from agrpo.policy.balance import samples_through, settle_balance
@@ -59,8 +60,9 @@ def step(model: PreTrainedModel, rows: list[Row]) -> tuple[UpdateOutcome, torch.
         model,
         torch.optim.SGD(model.parameters()),
         rows,
-        loss=Clip(importance_min=0.0, importance_max=math.inf),
-        aggregation=aggregations.build("token_mean", {}),
+        objective=Objective(
+            loss=Clip(importance_min=0.0, importance_max=math.inf), aggregation=aggregations.build("token_mean", {})
+        ),
         totals=StepTotals(
             num_tokens=sum(row.num_trained for row in rows),
             num_samples=sum(row.num_samples for row in rows),

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from agrpo.aggregations import aggregations
 from agrpo.losses import losses
+from agrpo.objective import Objective
 from agrpo.packing import packings
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.logprobs import row_logprobs
@@ -93,8 +94,7 @@ def gradient_of(
         model,
         torch.optim.SGD(model.parameters()),
         rows,
-        loss=losses.build(loss, {}),
-        aggregation=aggregations.build(aggregation, {}),
+        objective=Objective(loss=losses.build(loss, {}), aggregation=aggregations.build(aggregation, {})),
         totals=StepTotals(
             num_tokens=sum(row.num_trained for row in rows),
             num_samples=sum(row.num_samples for row in rows),

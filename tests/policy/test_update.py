@@ -14,6 +14,7 @@ from agrpo.config import OptimizerSection
 from agrpo.errors import ModelError
 from agrpo.losses import Loss, losses
 from agrpo.losses.clip import Clip
+from agrpo.objective import Objective
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.determinism import make_deterministic
 from agrpo.policy.digest import digest_of, tensor_digests
@@ -54,8 +55,7 @@ def step(
         model,
         optimizer,
         rows,
-        loss=loss,
-        aggregation=aggregations.build(aggregation, {}),
+        objective=Objective(loss=loss, aggregation=aggregations.build(aggregation, {})),
         totals=totals,
         temperature=1.0,
         learning_rate=rate,

@@ -15,6 +15,7 @@ import agrpo.stages.learner  # what the stage imports
 from agrpo.aggregations.token_mean import TokenMean
 from agrpo.config import ModelSection, OptimizerSection
 from agrpo.losses.clip import Clip
+from agrpo.objective import Objective
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer
@@ -32,7 +33,7 @@ def main(path: str, count: int, length: int) -> None:
     totals = StepTotals(num_tokens=2 * count * (length - 1), num_samples=2 * count, max_completion_length=length)
     for _ in range(2):
         update(
-            model, optimizer, rows, loss=Clip(), aggregation=TokenMean(), totals=totals, temperature=1.0,
+            model, optimizer, rows, objective=Objective(loss=Clip(), aggregation=TokenMean()), totals=totals, temperature=1.0,
             learning_rate=1e-6, max_grad_norm=1.0,
         )  # fmt: skip
     print(_peak_bytes())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from agrpo.losses.terms.sequences import mean_over_sample
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from agrpo.records.tokens import TokenInputs
 
 LARGEST_LOG_RATIO = 20.0
 """Log-ratios are cut here before they are exponentiated: e^20 is beyond every band and far from overflow."""
@@ -14,6 +18,12 @@ LARGEST_LOG_RATIO = 20.0
 def log_ratio(logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
     """`[N]`, in nats, within ±`LARGEST_LOG_RATIO`; no gradient beyond, nor where it is not a number."""
     return (logprobs - sampler_logprobs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def ratio_of(tokens: TokenInputs, level: Literal["token", "sequence"] = "token") -> Tensor:
+    """`[N]`, with gradient: `pi / pi_old` of each token, or the geometric mean over its sample (G-133; GSPO, arXiv:2507.18071)."""
+    logs = log_ratio(tokens.logprobs, tokens.old)
+    return (mean_over_sample(logs, tokens) if level == "sequence" else logs).exp()
 
 
 def inside(ratio: Tensor, low: float, high: float) -> Tensor:

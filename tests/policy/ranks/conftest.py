@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from agrpo.aggregations import aggregations
 from agrpo.config import AdapterSection, ModelSection, OptimizerSection
 from agrpo.losses.clip import Clip
+from agrpo.objective import Objective
 from agrpo.packing.sequence import Sequence
 from agrpo.policy.trainee import Origin, UpdateSettings
 from agrpo.records.batch import Row
@@ -79,8 +80,9 @@ def rows_of_step(step: int) -> list[Row]:
 
 def numbers_of_step(step: int, max_grad_norm: float = 1.0) -> UpdateSettings:
     return UpdateSettings(
-        loss=Clip(importance_min=0.0, importance_max=math.inf),
-        aggregation=aggregations["token_mean"](),
+        objective=Objective(
+            loss=Clip(importance_min=0.0, importance_max=math.inf), aggregation=aggregations["token_mean"]()
+        ),
         totals=StepTotals(num_tokens=5 * TRAINED, num_samples=5, max_completion_length=16),
         temperature=1.0,
         learning_rate=1e-3,

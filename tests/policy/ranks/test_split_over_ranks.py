@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 from agrpo.aggregations import aggregations
 from agrpo.config import AdapterSection, ModelSection, OptimizerSection
 from agrpo.losses import losses
+from agrpo.objective import Objective
 from agrpo.packing import packings
 from agrpo.policy.trainee import Origin, Trainee, UpdateSettings, begin
 from agrpo.policy.update import UpdateOutcome
@@ -73,8 +74,7 @@ def test_a_step_does_not_depend_on_the_number_of_processes(
 ):
     alone, shared = alone_and_shared
     settings = UpdateSettings(
-        loss=losses.build(loss, {}),
-        aggregation=aggregations.build(aggregation, {}),
+        objective=Objective(loss=losses.build(loss, {}), aggregation=aggregations.build(aggregation, {})),
         totals=TOTALS,
         temperature=0.8,
         learning_rate=0.0,

@@ -1,0 +1,76 @@
+"""The tables of what is laid around a loss: corrections, masks, penalty and bonus."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from agrpo.registry import part
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@part
+class CorrectionSection:
+    """The weight `c = pi_old / mu` of what the sampler `mu` drew, beside the ratio `pi / pi_old` that the loss reads.
+
+    Off: `pi_old` is `mu`, and the loss's own ratio carries all of it.
+    """
+
+    mode: Literal["off", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = "off"
+    """`token_…`: a weight for each token. `sequence_…`: the product over the sample's tokens, for all of them. `…_truncate` cuts
+    it to the bounds, `…_mask` makes it 0 outside of them."""
+    minimum: Amount | None = None
+    """Lower bound. None: none."""
+    maximum: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = 3.0
+    """Upper bound. None: none."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.mode != "off"
+
+
+@part
+class MasksSection:
+    """Tokens without a policy term. They count in every denominator, and keep the penalty."""
+
+    off_policy_threshold: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """A sample of negative advantage is masked where its mean log-prob has fallen by more than this since it was sampled. In
+    nats; DeepSeek-V3.2 begins at 0.5. None: off."""
+    top_entropy: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Share of the step's tokens, those of highest entropy, that keep their policy term. 1: all; 0: the highest alone. The
+    80/20 rule takes 0.2. Below 1 the step is forwarded once more."""
+
+
+@part
+class DivergenceSection:
+    """A penalty for leaving the reference policy: `coefficient x D`, `D = pi_ref / pi - log(pi_ref / pi) - 1`, per token."""
+
+    coefficient: Amount = 0.0
+    """Often called beta. 0: no reference policy is held."""
+    unbiased: bool = True
+    """Multiply `D` by the importance ratio, so that its gradient is that of the divergence."""
+
+
+@part
+class EntropySection:
+    """A bonus: `- coefficient x H`, with `H` the mean entropy of the step's tokens that have a policy term."""
+
+    coefficient: Amount = 0.0
+    """In units of the loss per nat. Where it is adaptive, what it begins with."""
+    adaptive: bool = False
+    """Move the coefficient after every step: up while the entropy is at or below the target, else down; and add the bonus only
+    then. The step is forwarded once more."""
+    minimum: Amount = 0.0
+    """Of an adaptive coefficient."""
+    maximum: Amount = 1.0
+    """Of an adaptive coefficient."""
+    delta: Amount = 0.005
+    """What an adaptive coefficient moves by."""
+    target: Amount = 0.2
+    """Entropy that an adaptive coefficient holds, in nats. Set it near what `entropy` says at the start of a run."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.adaptive or self.coefficient > 0

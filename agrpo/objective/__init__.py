@@ -1,0 +1,76 @@
+"""The objective of a step: a loss, what masks and weighs it, what is added to it, and how its tokens are summed.
+
+    share = aggregation( loss x masks x correction + penalty ) - bonus
+
+Every part sees flat tensors over trained tokens. What spans the whole step is known before its first backward
+(`StepTotals`), so no split into rows, micro-batches or ranks changes anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
+from agrpo.objective.correction import corrected
+from agrpo.objective.divergence import estimate, penalty
+from agrpo.objective.entropy import bonus
+from agrpo.objective.masks import too_certain, too_far
+from agrpo.records.tokens import StepTotals, TokenInputs, TokenLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from agrpo.aggregations import Aggregation
+    from agrpo.losses import Loss
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveShare:
+    """What a micro-batch adds to a step."""
+
+    token_loss: TokenLoss
+    """Masked, weighed, with the penalty; the measures of all parts."""
+    share: Tensor
+    """Scalar: the micro-batch's part of the step's loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """All that decides a step's loss. Plain data, which travels to every rank."""
+
+    loss: Loss
+    aggregation: Aggregation
+    correction: CorrectionSection = field(default_factory=CorrectionSection)
+    masks: MasksSection = field(default_factory=MasksSection)
+    divergence: DivergenceSection = field(default_factory=DivergenceSection)
+    entropy: EntropySection = field(default_factory=EntropySection)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether every token's entropy must be known before the first backward: one more forward of the step's rows."""
+        return self.masks.top_entropy < 1 or self.entropy.adaptive
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.divergence.coefficient > 0
+
+    def __call__(self, tokens: TokenInputs, totals: StepTotals) -> ObjectiveShare:
+        """The micro-batch's share of the step's loss, and its tokens' losses before they are summed."""
+        tokens = corrected(self.correction, tokens)
+        policy = self.loss(tokens)
+        terms, measures = policy.loss, dict(policy.measures)
+        left_out = {"off_policy_masked": too_far(self.masks, tokens), "entropy_masked": too_certain(tokens, totals)}
+        for name, masked in left_out.items():
+            if masked is not None:
+                terms, measures[name] = terms.where(~masked, 0.0), masked
+        if tokens.correction is not None:
+            terms = terms if self.loss.corrects_itself else terms * tokens.correction
+            measures["correction"] = tokens.correction
+        if self.needs_reference:
+            terms = terms + penalty(self.divergence, tokens, self.loss.level)
+            measures["divergence"] = estimate(tokens).detach()
+        share = self.aggregation(terms, tokens, totals)
+        if totals.entropy_coefficient > 0:
+            share = share - bonus(tokens, totals)
+        return ObjectiveShare(token_loss=replace(policy, loss=terms, measures=measures), share=share)
