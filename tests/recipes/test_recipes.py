@@ -15,6 +15,7 @@ from agrpo.errors import ConfigError
 from agrpo.recipes import beneath, chosen, find, recipes
 from agrpo.recipes.resolving import resolved, settings_of
 
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 RUN = """
 [model]
 path = "policy"
@@ -224,3 +225,8 @@ def test_the_command_lists_shows_and_compares():
 def test_other_words_are_refused(words: list[str]):
     result = CliRunner().invoke(app, ["recipes", *words])
     assert result.exit_code != 0
+
+
+@pytest.mark.parametrize("name", [*recipes()])
+def test_the_page_has_every_recipe_in_its_own_words(name: str):
+    assert f"| `{name}` | {find(name).kind} | {find(name).about} |" in PAGE
