@@ -6,7 +6,7 @@ Where all weights are trained it is a second model: those that training began wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -111,7 +111,7 @@ class Copy:
 
 
 @contextmanager
-def adapter_off(model: PreTrainedModel) -> Iterator[None]:
+def adapter_off(model: PreTrainedModel) -> Generator[None]:
     """Within the block the model computes as it would without its adapter.
 
     PEFT's own switch also stops the adapter's weights from having gradients, which ranks that share them have settled.

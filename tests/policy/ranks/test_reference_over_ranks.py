@@ -71,6 +71,7 @@ def test_a_rank_holds_its_share_of_the_reference_and_no_gradient(
     assert all(weight.grad is None for weight in shared.reference.model.parameters())
 
 
+@pytest.mark.slow
 def test_a_reference_that_follows_goes_to_other_processes_bit_by_bit(
     recruiter: Recruiter, origin_of: Callable[..., Origin]
 ):
