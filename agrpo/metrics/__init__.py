@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from agrpo.records.progress import Plan, RowFacts, SampleOutcome, StepTimings
+from agrpo.records.progress import Plan, RowFacts, SampleOutcome
 from agrpo.records.score import ScoredGroup
+from agrpo.records.timings import StepTimings
 
 _NO_FAMILY = {"line", "names"}
 """Pages about measures, which measure nothing."""

@@ -28,7 +28,7 @@ def test_every_setting_of_an_objective_is_named(name: str):
 
 
 def test_its_settings_are_what_a_run_takes(tmp_path: Path):
-    (block,) = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    block, *_ = re.findall(r"^```toml\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     file = tmp_path / "run.toml"
     file.write_text(
         '[model]\npath = "m"\n[prompts]\nname = "files"\npath = "p.jsonl"\n[[rewards]]\nname = "exact_match"\n'
