@@ -351,6 +351,7 @@ CREATE TABLE steps (
     grad_norm DOUBLE,
     aux_loss DOUBLE,
     digest VARCHAR,
+    reference_digest VARCHAR,
     num_tokens BIGINT,
     num_prompts BIGINT,
     publish BIGINT,
@@ -377,6 +378,7 @@ CREATE TABLE steps (
 );
 COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: live_steps.';
 COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
+COMMENT ON COLUMN steps.reference_digest IS 'Of the reference policy, where it moved after the step; NULL: it stayed, or there is none.';
 COMMENT ON COLUMN steps.num_tokens IS 'Tokens forwarded since the start of the run.';
 COMMENT ON COLUMN steps.num_prompts IS 'Prompts consumed since the start of the run.';
 COMMENT ON COLUMN steps.step_seconds IS 'Wall time since the step before was done: the sum of its parts, which follow.';
@@ -431,6 +433,7 @@ CREATE TABLE samples (
     clipped_low_share DOUBLE,
     clipped_high_share DOUBLE,
     sampler_mass DOUBLE,
+    kl DOUBLE,
     log_probs FLOAT[],
     entropies FLOAT[]
 );
@@ -446,6 +449,7 @@ COMMENT ON COLUMN samples.masked_share IS 'Tokens left out of the loss because t
 COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative.';
 COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive.';
 COMMENT ON COLUMN samples.sampler_mass IS 'What the sampler''s most likely tokens hold of its distribution; NULL: the loss reads none of them.';
+COMMENT ON COLUMN samples.kl IS 'Estimate of the divergence from the reference policy, nats; NULL: there is none.';
 
 CREATE TABLE metrics (
     attempt INTEGER NOT NULL,

@@ -317,6 +317,7 @@ sample_measures AS (
         weighted_mean_over(masked_share, s.num_trained_tokens) AS "sampling/masked_mean",
         weighted_mean_over(sampler_mass, CASE WHEN sampler_mass IS NOT NULL THEN s.num_trained_tokens END)
             AS "sampling/sampler_mass",
+        weighted_mean_over(kl, CASE WHEN kl IS NOT NULL THEN s.num_trained_tokens END) AS kl,
         weighted_mean_over(clipped_low_share + clipped_high_share, s.num_trained_tokens) AS "clip_ratio/region_mean",
         weighted_mean_over(clipped_low_share, s.num_trained_tokens) AS "clip_ratio/low_mean",
         once(min(clipped_low_share)) AS "clip_ratio/low_min",

@@ -164,6 +164,7 @@ MEASURES: tuple[Measure, ...] = (
         _TOKENS,
         "Of the sampler's distribution, what its most likely tokens hold.",
     ),
+    _measure("kl", "nats", "G-255", _TOKENS, "Estimated divergence from the reference policy, before its coefficient."),
     _measure("entropy", "nats", "A-300", _TOKENS, "Of the policy's distribution for the token."),
     _measure("aux_loss", "loss", "A-301", _UPDATES, "Of balancing a mixture's experts, before its coefficient."),
     _measure("clip_ratio/region_mean", "share", "A-302", _TOKENS, "Outside the trust region, where the clip acts."),

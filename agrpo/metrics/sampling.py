@@ -1,4 +1,4 @@
-"""Sampling: how far the policy being trained is from the one that sampled (A-296 to A-300), trained tokens."""
+"""How far the policy being trained is from the one that sampled (A-296 to A-300), and from the reference (G-255); trained tokens."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
     if not samples:
         return {}
     tokens = [sample.num_trained_tokens for sample in samples]
+    divergences = [sample.kl for sample in samples if sample.kl is not None]
     masses = [sample.sampler_mass for sample in samples if sample.sampler_mass is not None]
     return {
         "entropy": weighted_mean([sample.entropy_mean for sample in samples], tokens),
@@ -23,4 +24,5 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "sampling/importance_sampling_ratio/max": max(sample.ratio_max for sample in samples),
         "sampling/masked_mean": weighted_mean([sample.masked_share for sample in samples], tokens),
         "sampling/sampler_mass": weighted_mean(masses, tokens) if len(masses) == len(samples) else None,
+        "kl": weighted_mean(divergences, tokens) if len(divergences) == len(samples) else None,
     }

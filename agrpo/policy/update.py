@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from agrpo.objective import Objective
+    from agrpo.policy.reference import Reference
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ def update(
     max_grad_norm: float,
     on_row: Callable[[], None] = lambda: None,
     group: Group | None = None,
+    reference: Reference | None = None,
 ) -> UpdateOutcome:
     """Take one step at `learning_rate` on the gradient of all rows. `on_row` is called after each row's backward.
 
@@ -86,6 +88,7 @@ def update(
     not finite; weights and optimizer are then as they were.
 
     `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
+    `reference`: what the objective's penalty measures against; None: it has none.
     """
     assert totals.num_tokens > 0, (
         "a step without a trained token must be skipped: optimizer and schedule stay as they are"
@@ -95,8 +98,10 @@ def update(
     passes: list[_Pass] = []
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
+    against = reference if objective.needs_reference else None
     for row in rows:
-        work = partial(forward, row) if row.num_trained else partial(_idle, model, row)
+        known = None if against is None else against.logprobs(row, temperature)
+        work = partial(forward, row, known) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()
@@ -144,7 +149,13 @@ class _Pass:
 
 
 def _forward(
-    model: PreTrainedModel, row: Row, *, objective: Objective, totals: StepTotals, temperature: float
+    model: PreTrainedModel,
+    row: Row,
+    reference_logprobs: Tensor | None,
+    *,
+    objective: Objective,
+    totals: StepTotals,
+    temperature: float,
 ) -> _Pass:
     with_top = objective.loss.num_top > 0 and row.top is not None
     read = row_logprobs(
@@ -158,6 +169,7 @@ def _forward(
         num_samples=row.num_samples,
         entropy=read.entropy,
         top=_top_inputs(row, read) if with_top else None,
+        reference_logprobs=reference_logprobs,
     )
     found = objective(tokens, totals)
     return _Pass(
@@ -178,8 +190,7 @@ def _balanced(balance: StepBalance, row: Row, forward: Callable[[], _Pass]) -> _
 
 def _idle(model: PreTrainedModel, row: Row) -> _Pass:
     """A row without a term: a loss of 0 that every weight has a part in, so that all ranks have the same gradients to sum."""
-    one = np.zeros(1, np.int64)
-    read = row_logprobs(model, replace(row, index=one, targets=one, candidates=None, top=None), temperature=1.0)
+    read = row_logprobs(model, row.with_a_term(), temperature=1.0)
     none = read.logprobs.detach()[:0]
     return _Pass(
         logprobs=none,

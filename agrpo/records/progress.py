@@ -210,6 +210,8 @@ class SampleOutcome:
     """Tokens above the trust region whose advantage is positive."""
     sampler_mass: float | None = None
     """What the sampler's most likely tokens hold of its distribution. None: the loss reads none of them."""
+    kl: float | None = None
+    """Estimate of the divergence from the reference policy, nats. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +239,8 @@ class Done:
     """Of all weights after the step; of the adapter's, where one is trained."""
     digests: dict[str, str]
     """By tensor."""
+    reference_digest: str | None = None
+    """Of all weights of the reference policy, where it moved after the step. None: it stayed, or there is none."""
     loss: float
     grad_norm: float
     aux_loss: float | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from agrpo.records.tokens import StepTotals
 from agrpo.records.trained_tokens import TrainedTokens
 from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
+from agrpo.tensors import digest_of_tensor
 
 __all__ = ["StepMaterial", "StepResult", "TokensOf", "Trainee", "carry_out"]
 
@@ -71,6 +72,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     trainee.num_prompts += len(plan.scored)
     with clock.part("digest"):
         digests = tensor_digests(trainee.model)
+        reference_digest = _follow(config, trainee, plan)
     facts = StepFacts(
         plan=plan,
         consumed=material.consumed,
@@ -86,7 +88,8 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
         peak_flops_per_second=trainee.peak_flops_per_second,
         num_generators=config.workers.generators,
     )
-    return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
+    done = _done(facts, digests, trainee.num_prompts, started_at)
+    return StepResult(done=replace(done, reference_digest=reference_digest), tokens=[one.tokens for one in seen])
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -99,6 +102,16 @@ def objective_of(config: RunConfig) -> Objective:
         divergence=config.divergence,
         entropy=config.entropy,
     )
+
+
+def _follow(config: RunConfig, trainee: Trainee, plan: Plan) -> str | None:
+    """Let the reference follow the policy after an update, where it is its turn, and return the digest of what it became."""
+    if plan.empty or not config.divergence.syncs_after(plan.num_updates):
+        return None
+    trainee.sync_reference(config.divergence.mixup)
+    weights = trainee.reference_state
+    assert weights is not None, "a reference that follows the policy has weights of its own"
+    return digest_of({name: digest_of_tensor(tensor) for name, tensor in weights.items()})
 
 
 def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_at: float) -> Done:
@@ -195,6 +208,7 @@ def _seen_in_row(micro_batch: int, samples: list[Sample], row: Row, seen: RowOut
         "clipped_low_share": of.mean(measures["clipped_low"]),
         "clipped_high_share": of.mean(measures["clipped_high"]),
         **({"sampler_mass": of.mean(measures["sampler_mass"])} if "sampler_mass" in measures else {}),
+        **({"kl": of.mean(measures["divergence"])} if "divergence" in measures else {}),
     }
     log_probs, entropies = of.split(seen.logprobs), of.split(seen.entropy)
     return [
