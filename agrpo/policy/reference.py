@@ -100,11 +100,12 @@ class Copy:
     def follow(self, policy: PreTrainedModel, mixup: float) -> None:
         """`mixup x policy + (1 - mixup) x reference`, weight by weight, each rank its shares (G-091).
 
-        In float32 at least, rounded once to the type that the weights are held in.
+        Of what is trained, in float32 at least, rounded once to the type that the weights are held in.
         """
         mine = dict(self.model.named_parameters())
+        trained = {name: weight for name, weight in policy.named_parameters() if weight.requires_grad}
         with torch.no_grad():
-            for name, weight in policy.named_parameters():
+            for name, weight in trained.items():
                 own, other = own_share(mine[name]), own_share(weight)
                 dtype = torch.promote_types(own.dtype, torch.float32)
                 own.copy_(mixup * other.to(dtype) + (1 - mixup) * own.to(dtype))

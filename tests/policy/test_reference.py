@@ -34,9 +34,11 @@ WAYS: list[dict[str, Any]] = [{}, {"rank": 4}, {"rank": 4, "dora": True}]
 """All weights, and adapters."""
 
 
-def trainee_of(model: Path, adapter: dict[str, Any] | None = None, **divergence: Any) -> Trainee:
+def trainee_of(
+    folder: Path, adapter: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **divergence: Any
+) -> Trainee:
     origin = Origin(
-        model=ModelSection(path=str(model)),
+        model=ModelSection(path=str(folder), **(model or {})),
         adapter=AdapterSection(**(adapter or {})),
         optimizer=OptimizerSection(learning_rate=1e-2),
         divergence=DivergenceSection(**divergence),
@@ -112,11 +114,16 @@ def test_divergence_is_measured_from_the_weights_that_training_began_with(
     assert isinstance(trainee.reference, kind) and trainee.reference_state is None
 
 
-def test_the_reference_reads_the_policys_candidates_at_its_temperature(tiny_model: Path, rows: list[Row]):
+@pytest.mark.parametrize("adapter", WAYS[:2])
+@pytest.mark.parametrize("model", [{}, {"mixed_precision": "bfloat16"}, {"activation_checkpointing": True}])
+def test_an_unchanged_policy_is_at_no_distance_whatever_it_computes_in(
+    tiny_model: Path, rows: list[Row], model: dict[str, Any], adapter: dict[str, Any]
+):
     candidates = [sorted({int(target), 1, 2, 3}) for target in rows[0].targets]
-    trainee = trainee_of(tiny_model, coefficient=0.1)
+    trainee = trainee_of(tiny_model, adapter, model, coefficient=0.1)
     outcome = step(trainee, [replace(rows[0], candidates=candidates)], temperature=0.5)
-    assert (divergence_in(outcome) == 0).all()
+    assert (divergence_in(outcome) == 0).all() and outcome.grad_norm > 0
+    assert (divergence_in(step(trainee, [rows[0]])) > 0).any()
 
 
 def test_switching_the_adapter_off_leaves_its_training_and_its_base_alone(tiny_model: Path, rows: list[Row]):

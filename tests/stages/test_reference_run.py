@@ -88,7 +88,7 @@ def test_a_reference_that_replays_otherwise_is_told(calm: RunFolder):
 @pytest.mark.parametrize("adapter", [{}, pytest.param({"rank": 2, "alpha": 4.0}, marks=pytest.mark.slow)])
 def test_an_asynchronous_run_measures_how_far_it_has_gone(begin: Any, adapter: dict[str, Any]):
     tables = {**FOLLOWING, "divergence": {"coefficient": 0.1}, "stop": {"max_steps": 3}}
-    folder = begin(**tables, adapter=adapter, asynchronous={"max_staleness": 2}, step={"zero_variance": "keep"})
+    folder = begin(**tables, adapter=adapter, asynchronous={"max_staleness": 2})
     walk(folder)
     told = [(done.metrics["kl"], done.reference_digest) for done in dones(folder)]
     assert len(told) == 3 and told[0][0] < 1e-9 < told[-1][0]
