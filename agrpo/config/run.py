@@ -156,7 +156,9 @@ class _Builder:
         rewards = self._rewards()
         sampling = self._sampling(asked, parts["loss"])
         if not self.problems:
-            self.problems += cross_checks(sections, sampling, rewards, parts["engine"], parts["loss"])
+            self.problems += cross_checks(
+                sections, sampling, rewards, parts["engine"], loss=parts["loss"], aggregation=parts["aggregation"]
+            )
         if self.problems:
             raise ConfigError([self._with_origin(problem) for problem in self.problems])
         self.resolved["rewards"] = [_values_of(reward) for reward in rewards]

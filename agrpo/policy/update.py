@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from agrpo.errors import ModelError
+from agrpo.objective.lookahead import looked_ahead
 from agrpo.policy.balance import StepBalance, step_balance
 from agrpo.policy.logprobs import row_logprobs
 from agrpo.policy.ranks.group import Group
@@ -57,6 +58,10 @@ class UpdateOutcome:
     loss: float
     grad_norm: float
     """Before clipping."""
+    bonus: float
+    """For entropy: what the loss would be greater by without it."""
+    entropy_ahead: float | None
+    """Mean entropy of the tokens with a policy term, nats. None: nobody looked ahead."""
     rows: Sequence[RowOutcome]
     """Of all ranks, in the plan's order; on a rank but the first none."""
     aux_loss: float | None
@@ -82,8 +87,9 @@ def update(
 ) -> UpdateOutcome:
     """Take one step at `learning_rate` on the gradient of all rows. `on_row` is called after each row's backward.
 
-    A step that trains no token is no step: the caller skips it. Raises `NotFinite` where loss or gradient is
-    not finite; weights and optimizer are then as they were.
+    Where the objective looks ahead, all rows are forwarded once more before, without gradient, for what their tokens'
+    entropies decide; `totals` holds the coefficient before the step. A step that trains no token is no step: the caller
+    skips it. Raises `NotFinite` where loss or gradient is not finite; weights and optimizer are then as they were.
 
     `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
     """
@@ -93,10 +99,15 @@ def update(
     group = group or Group(model.device)
     clock = _Clock(model.device)
     passes: list[_Pass] = []
+    ahead = _entropies(model, rows, temperature, on_row) if objective.looks_ahead else None
+    if ahead is not None:
+        totals = looked_ahead(objective, totals, np.concatenate(_by_plan(group.everyone(ahead))))
+        clock.add("forward")
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
-    for row in rows:
-        work = partial(forward, row) if row.num_trained else partial(_idle, model, row)
+    for number, row in enumerate(rows):
+        seen_ahead = None if ahead is None else ahead[number]
+        work = partial(forward, row, seen_ahead) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()
@@ -116,6 +127,8 @@ def update(
     return UpdateOutcome(
         loss=summed,
         grad_norm=grad_norm,
+        bonus=math.fsum(told.bonus for told in seen),
+        entropy_ahead=totals.entropy_mean,
         rows=_by_plan(group.gathered([done.outcome() for done in passes])),
         aux_loss=math.fsum(group.everyone(balance.loss)) if balance.is_on else None,
         forward_seconds=clock.seconds["forward"],
@@ -134,6 +147,8 @@ class _Pass:
     token_loss: TokenLoss
     share: Tensor
     """The row's part of the step's loss."""
+    bonus: Tensor | None = None
+    """For entropy, of that part. None: there is none."""
 
     def outcome(self) -> RowOutcome:
         return RowOutcome(
@@ -143,8 +158,31 @@ class _Pass:
         )
 
 
+def _entropies(
+    model: PreTrainedModel, rows: Sequence[Row], temperature: float, on_row: Callable[[], None]
+) -> list[np.ndarray]:
+    """Entropy of each row's tokens, fp32 `[N]`, nats. All ranks must call it, with as many rows."""
+    found: list[np.ndarray] = []
+    for row in rows:
+        read = partial(row_logprobs, model, row, temperature=temperature)
+        work = partial(_entropy_of, read) if row.num_trained else partial(_entropy_of, partial(_idle, model, row))
+        found.append(within(model, work))
+        on_row()
+    return found
+
+
+def _entropy_of(read: Callable[[], Read | _Pass]) -> np.ndarray:
+    return read().entropy.cpu().numpy()
+
+
 def _forward(
-    model: PreTrainedModel, row: Row, *, objective: Objective, totals: StepTotals, temperature: float
+    model: PreTrainedModel,
+    row: Row,
+    entropy_ahead: np.ndarray | None,
+    *,
+    objective: Objective,
+    totals: StepTotals,
+    temperature: float,
 ) -> _Pass:
     with_top = objective.loss.num_top > 0 and row.top is not None
     read = row_logprobs(
@@ -157,6 +195,7 @@ def _forward(
         sample=torch.from_numpy(row.sample).to(model.device),
         num_samples=row.num_samples,
         entropy=read.entropy,
+        entropy_ahead=None if entropy_ahead is None else torch.from_numpy(entropy_ahead).to(model.device),
         top=_top_inputs(row, read) if with_top else None,
     )
     found = objective(tokens, totals)
@@ -166,6 +205,7 @@ def _forward(
         sampler_logprobs=tokens.sampler_logprobs,
         token_loss=found.token_loss,
         share=found.share,
+        bonus=found.bonus,
     )
 
 
@@ -201,17 +241,22 @@ def _top_inputs(row: Row, read: Read) -> TopInputs:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
     """What every rank hears of a row's forward pass."""
 
     share: float
+    bonus: float
     lowest_logprob: float
 
 
 def _told(done: _Pass) -> _Told:
     logprobs = done.logprobs.detach()
-    return _Told(float(done.share.detach()), float(logprobs.min()) if logprobs.numel() else math.inf)
+    return _Told(
+        share=float(done.share.detach()),
+        bonus=0.0 if done.bonus is None else float(done.bonus),
+        lowest_logprob=float(logprobs.min()) if logprobs.numel() else math.inf,
+    )
 
 
 def _by_plan(ranks: Sequence[Sequence[T]]) -> list[T]:

@@ -133,6 +133,8 @@ class Plan:
     version: int
     """Newest version published before this step."""
     learning_rate: float
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy, before the step. None: there is no bonus."""
     seed: int
     publish: int | None
     """Version that the step's weights are published as; None: not published."""
@@ -191,10 +193,20 @@ class SampleOutcome:
     ratio_max: float
     masked_share: float
     """Tokens left out of the loss because their ratio is out of bounds."""
-    clipped_low_share: float
-    """Tokens below the trust region whose advantage is negative."""
-    clipped_high_share: float
+    clipped_low_share: float | None = None
+    """Tokens below the trust region whose advantage is negative. None: the loss has no such region, as with the next."""
+    clipped_high_share: float | None = None
     """Tokens above the trust region whose advantage is positive."""
+    capped_share: float | None = None
+    """Tokens whose ratio is cut as a weight, and whose advantage is positive. None: the loss cuts none."""
+    phi: float | None = None
+    """Weight of the whole sample. None: the loss gives it none."""
+    divergence_mean: float | None = None
+    """From the reference policy, as it is penalised, before its coefficient. None: there is no penalty."""
+    correction_min: float | None = None
+    """Weight of the old policy over the sampler, after its bounds. None: there is no correction."""
+    correction_mean: float | None = None
+    correction_max: float | None = None
     sampler_mass: float | None = None
     """What the sampler's most likely tokens hold of its distribution. None: the loss reads none of them."""
 
@@ -259,6 +271,10 @@ class Done:
     grad_norm: float
     aux_loss: float | None = None
     """Of balancing the experts of a mixture, before its coefficient. None: there is no such loss."""
+    policy_loss: float | None = None
+    """The loss without the bonus for entropy. None: there is no bonus, or nothing was trained."""
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy, after the step. None: there is no bonus."""
     metrics: dict[str, float]
     """Documented metric names."""
     samples: list[SampleOutcome]
@@ -357,6 +373,8 @@ class CheckpointState:
     num_tokens: int
     num_prompts: int
     version: int
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy in the step after. None: there is no bonus, or no step was done."""
     ordinal: int | None = None
     """Publishes of the history up to the step; None: `version`."""
     next_ticket: int | None = None
