@@ -182,6 +182,8 @@ CREATE TABLE turns (
     output_sampling_mask INTEGER[][],
     top_ids INTEGER[][],
     top_logprobs FLOAT[][],
+    begun_seconds DOUBLE,
+    duration_seconds DOUBLE,
     drift_tokens INTEGER
 );
 COMMENT ON TABLE turns IS 'One sampling request: the tokens as the engine was given and returned them.';
@@ -193,6 +195,8 @@ COMMENT ON COLUMN turns.output_versions IS 'Per output token, the policy version
 COMMENT ON COLUMN turns.output_sampling_mask IS 'Per output token, the ids that could be sampled. NULL unless recorder.topk.';
 COMMENT ON COLUMN turns.top_ids IS 'Per output token, the most likely tokens. NULL unless recorder.topk.';
 COMMENT ON COLUMN turns.top_logprobs IS 'Log-probs of top_ids, in nats. NULL unless recorder.topk.';
+COMMENT ON COLUMN turns.begun_seconds IS 'From the rollout''s begin to the request; NULL: not known.';
+COMMENT ON COLUMN turns.duration_seconds IS 'From the request to its answer; where a rollout_func made it, of all requests whose answers it holds. NULL: not known, such as of a turn that a hook made.';
 COMMENT ON COLUMN turns.drift_tokens IS 'Tokens of the sequence so far that the prompt does not begin with; above 0: the turn begins another one. NULL: a first turn.';
 
 CREATE TABLE tool_calls (

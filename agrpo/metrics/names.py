@@ -168,7 +168,11 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _measure("entropy", "nats", "A-300", _TOKENS, "Of the policy's distribution for the token."),
     _measure(
-        "kl", "nats", "G-255", _TOKENS, "Divergence from the reference policy as it is penalised, before its coefficient."
+        "kl",
+        "nats",
+        "G-255",
+        _TOKENS,
+        "Divergence from the reference policy as it is penalised, before its coefficient.",
     ),
     _measure("policy_loss", "loss", "G-251", _UPDATES, "The loss without the bonus for entropy."),
     _measure("entropy_coef", "coefficient", "G-253", "steps", "Of the bonus for entropy, before the step."),

@@ -15,10 +15,12 @@ from agrpo.config.objective import CorrectionSection, DivergenceSection, Entropy
 from agrpo.objective.correction import corrected
 from agrpo.objective.divergence import charged
 from agrpo.objective.entropy import bonus
+from agrpo.objective.lookahead import looked_ahead
 from agrpo.objective.masks import left_out, too_certain, too_far
 from agrpo.records.tokens import StepTotals, TokenInputs, TokenLoss
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from agrpo.aggregations import Aggregation
@@ -56,6 +58,10 @@ class Objective:
     @property
     def needs_reference(self) -> bool:
         return self.divergence.coefficient > 0
+
+    def looked_ahead(self, totals: StepTotals, entropies: np.ndarray) -> StepTotals:
+        """The step's totals with what follows from the entropies `[N]` of all its tokens, nats: see `lookahead`."""
+        return looked_ahead(self.masks, self.entropy, totals, entropies)
 
     def __call__(self, tokens: TokenInputs, totals: StepTotals) -> ObjectiveShare:
         """The micro-batch's share of the step's loss, and its tokens' losses before they are summed."""

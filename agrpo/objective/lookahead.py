@@ -13,7 +13,7 @@ import numpy as np
 from agrpo.objective.entropy import applied
 
 if TYPE_CHECKING:
-    from agrpo.objective import Objective
+    from agrpo.config.objective import EntropySection, MasksSection
     from agrpo.records.tokens import StepTotals
 
 
@@ -25,13 +25,12 @@ def threshold_of(entropies: np.ndarray, share: float) -> float:
     return float(np.quantile(entropies.astype(np.float64), 1 - share))
 
 
-def looked_ahead(objective: Objective, totals: StepTotals, entropies: np.ndarray) -> StepTotals:
-    """The step's totals with what follows from the entropies `[N]` of all its tokens.
+def looked_ahead(masks: MasksSection, section: EntropySection, totals: StepTotals, entropies: np.ndarray) -> StepTotals:
+    """The totals with threshold, kept tokens, their mean entropy, and the coefficient that is applied.
 
-    `totals.entropy_coefficient` is what it was before the step (G-226).
+    `entropies`: `[N]` of the whole step, nats. `totals.entropy_coefficient` is what it was before the step (G-226).
     """
-    ranks = objective.masks.top_entropy < 1
-    threshold = threshold_of(entropies, objective.masks.top_entropy) if ranks else None
+    threshold = threshold_of(entropies, masks.top_entropy) if masks.top_entropy < 1 else None
     kept = entropies if threshold is None else entropies[entropies >= threshold]
     entropy = float(kept.mean(dtype=np.float64))
     return replace(
@@ -39,5 +38,5 @@ def looked_ahead(objective: Objective, totals: StepTotals, entropies: np.ndarray
         entropy_threshold=threshold,
         num_entropy_tokens=len(kept),
         entropy_mean=entropy,
-        entropy_coefficient=applied(objective.entropy, totals.entropy_coefficient, entropy),
+        entropy_coefficient=applied(section, totals.entropy_coefficient, entropy),
     )

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from agrpo.errors import ModelError
-from agrpo.objective.lookahead import looked_ahead
 from agrpo.policy.balance import StepBalance, step_balance
 from agrpo.policy.logprobs import row_logprobs
 from agrpo.policy.ranks.group import Group
@@ -101,7 +100,7 @@ def update(
     passes: list[_Pass] = []
     ahead = _entropies(model, rows, temperature, on_row) if objective.looks_ahead else None
     if ahead is not None:
-        totals = looked_ahead(objective, totals, np.concatenate(_by_plan(group.everyone(ahead))))
+        totals = objective.looked_ahead(totals, np.concatenate(_by_plan(group.everyone(ahead))))
         clock.add("forward")
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)

@@ -26,6 +26,8 @@ TURN = pa.struct(
         ("top_ids", pa.list_(pa.field("item", IDS))),
         ("top_logprobs", pa.list_(pa.field("item", _FLOATS))),
         ("stop_reason", pa.string()),
+        ("begun_seconds", pa.float64()),
+        ("duration_seconds", pa.float64()),
     ]
 )
 
@@ -63,6 +65,8 @@ def turn_to_arrow(turn: TurnRecord) -> dict[str, Any]:
         "top_ids": top_ids,
         "top_logprobs": top_logprobs,
         "stop_reason": turn.stop_reason.value,
+        "begun_seconds": turn.begun_seconds,
+        "duration_seconds": turn.duration_seconds,
     }
 
 
@@ -95,6 +99,8 @@ def _turn_from_arrow(turn: dict[str, Any], top_ids: pa.ListScalar, top_logprobs:
         output_sampler_logprobs=TopTokens.of_lists(top_ids.values, top_logprobs.values) if top_ids.is_valid else None,
         output_versions=turn["output_versions"],
         stop_reason=StopReason(turn["stop_reason"]),
+        begun_seconds=turn["begun_seconds"],
+        duration_seconds=turn["duration_seconds"],
     )
 
 

@@ -73,6 +73,10 @@ class TurnRecord:
     output_versions: list[int] = field(default_factory=list)
     """Policy version that sampled each output token."""
     stop_reason: StopReason = StopReason.STOP
+    begun_seconds: float | None = field(default=None, compare=False)
+    """From the rollout's begin to the request. None: not known. The clock's, and so no part of what makes turns equal."""
+    duration_seconds: float | None = field(default=None, compare=False)
+    """From the request to its answer, one that was asked again included. None: not known, or nothing was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from agrpo.records.rollout import UNANSWERED, CallFailure, Rollout, StopReason, 
 from agrpo.records.sampling import CompletionRequest, Sampling
 from agrpo.records.seeds import derive_seed
 from agrpo.stages.rendering import Renderer
+from agrpo.stages.timing import timed
 from agrpo.stages.tool_talk import ToolTalk
 from agrpo.tools.calling import ToolRunner
 from agrpo.tools.formats import RequestedCall
@@ -82,7 +83,7 @@ class Conversation:
         self._num_iterations = 0
         self._ended: StopReason | None = None
         self._error: str | None = None
-        self._began = time.monotonic()
+        self._began = self._asked_at = time.monotonic()
 
     @property
     def is_over(self) -> bool:
@@ -130,11 +131,12 @@ class Conversation:
             self._visit.abandon()
 
     def request(self) -> CompletionRequest:
-        """The next turn's. No turn after the first one may grow the conversation beyond what can be trained."""
+        """The next turn's, whose time begins. No turn after the first may grow the conversation beyond what can be trained."""
         sampling = self._opening.sampling
         if self._turns and self._calling is not None:
             room = self._calling.max_tokens - len(self._prompt_ids)
             sampling = replace(sampling, max_completion_length=min(sampling.max_completion_length, room))
+        self._asked_at = time.monotonic()
         return CompletionRequest(
             prompt_ids=self._prompt_ids,
             seed=self._seed(len(self._turns)),
@@ -143,8 +145,8 @@ class Conversation:
         )
 
     def take(self, turn: TurnRecord) -> None:
-        """The engine's answer. Where it calls tools, `answer_calls` is next; else the rollout is over."""
-        self._turns.append(turn)
+        """The answer to the last `request`. Where it calls tools, `answer_calls` is next; else the rollout is over."""
+        self._turns.append(timed(turn, began=self._began, asked=self._asked_at))
         calling = self._calling
         if calling is None or turn.stop_reason is not StopReason.STOP:
             self._say(self._renderer.text(turn.output_ids))

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import inspect
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,7 @@ from agrpo.stages.rendering import Renderer
 from agrpo.stages.sampled import Sampled, sampled_of
 from agrpo.stages.sampling import Unanswered, ask
 from agrpo.stages.slots import Slot
+from agrpo.stages.timing import timed
 from agrpo.tools.caller import Caller
 
 
@@ -57,6 +59,7 @@ class RolloutTrainer:
         self._ticket = ticket
         self._num_tokens = num_tokens
         self._num_requests = 0
+        self._began = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
@@ -85,14 +88,19 @@ class RolloutTrainer:
 
     async def _answers(self, requests: list[CompletionRequest]) -> list[TurnRecord]:
         if self.config.sampling.reproducible:  # one batch, and no clock decides
-            return await self._engine.complete(requests)
-        tasks = [asyncio.ensure_future(ask(self._engine, request)) for request in requests]
+            asked = time.monotonic()
+            return [timed(turn, began=self._began, asked=asked) for turn in await self._engine.complete(requests)]
+        tasks = [asyncio.ensure_future(self._answer(request)) for request in requests]
         try:
             return await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answer(self, request: CompletionRequest) -> TurnRecord:
+        asked = time.monotonic()
+        return timed(await ask(self._engine, request), began=self._began, asked=asked)
 
     def _request(self, place: int, prompt_ids: Any) -> CompletionRequest:
         """The seed is that of agrpo's own rollouts, whose turns are asked in the order of the rollouts."""
@@ -210,6 +218,8 @@ class FunctionRollouts:
             output_sampling_mask=sampled.candidates,
             output_sampler_logprobs=sampled.top,
             output_versions=sampled.versions,
+            begun_seconds=sampled.begun_seconds,
+            duration_seconds=sampled.duration_seconds,
             stop_reason=StopReason.STOP if ended else StopReason.LENGTH,
         )
         return Rollout(

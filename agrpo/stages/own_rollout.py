@@ -21,6 +21,7 @@ from agrpo.records.seeds import derive_seed
 from agrpo.rollout_loop.under_way import AskTurn
 from agrpo.stages.conversation import Conversation
 from agrpo.stages.sampling import ask, converse
+from agrpo.stages.timing import timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +67,12 @@ class OwnRollout:
 
     async def ask(self, prompt_ids: list[int]) -> TurnRecord:
         """The next turn. Raises `PromptRefused` where nothing more could be trained, else as `sampling.ask`."""
-        request = self._request(self._token_ids(prompt_ids))
+        request, asked = self._request(self._token_ids(prompt_ids)), time.monotonic()
         if request.sampling.reproducible:  # then no clock decides
             (turn,) = await self._engine.complete([request])
         else:
             turn = await ask(self._engine, request)
+        turn = timed(turn, began=self._began, asked=asked)
         self._asked.append(turn)
         return turn
 
@@ -80,7 +82,12 @@ class OwnRollout:
                 f"gave {len(tools)} tools to super().generate_one, which calls the {len(self._tools)} of the run and no others; "
                 "give it the list that it was given, and set [tools] functions"
             )
-        self._held = await converse(self._begin(prompt), lambda request: ask_turn(request.prompt_ids))
+
+        async def ask_timed(request: CompletionRequest) -> TurnRecord:
+            asked = time.monotonic()
+            return timed(await ask_turn(request.prompt_ids), began=self._began, asked=asked)
+
+        self._held = await converse(self._begin(prompt), ask_timed)
         return self._held
 
     def _token_ids(self, given: Any) -> list[int]:
@@ -182,7 +189,7 @@ class OwnRollout:
             )
 
     def _check_lists(self, rollout: Rollout) -> None:
-        """Versions and candidates are of the output tokens, and the versions are those of this rollout."""
+        """Versions and candidates are of the output tokens, the versions are those of this rollout, and times are times."""
         known = {self._place.version, *(version for turn in self._asked for version in turn.output_versions)}
         for turn in rollout.turns:
             for name, values in (
@@ -198,6 +205,11 @@ class OwnRollout:
                     f"gave a turn sampled by the versions {sorted({*turn.output_versions} - known)}; this rollout's are "
                     f"{sorted(known)}. Leave output_versions out of a turn that the engine has not sampled for it"
                 )
+            for name, seconds in (("begun_seconds", turn.begun_seconds), ("duration_seconds", turn.duration_seconds)):
+                if not _is_time(seconds):
+                    raise self._wrong(
+                        f"gave a turn with {name} = {seconds!r}; expected seconds, 0 or more, or None where they are not known"
+                    )
 
     def _with_version(self, turn: TurnRecord) -> TurnRecord:
         """A turn from elsewhere counts as sampled by the version that was served when its group began."""
@@ -217,6 +229,10 @@ class OwnRollout:
 
 def _are_all(values: Any, kind: type) -> bool:
     return isinstance(values, list) and all(type(value) is kind for value in cast("list[Any]", values))
+
+
+def _is_time(seconds: Any) -> bool:
+    return seconds is None or (type(seconds) in (int, float) and 0 <= seconds < math.inf)
 
 
 def _are_messages(values: Any) -> bool:

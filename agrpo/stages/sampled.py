@@ -25,6 +25,10 @@ class Sampled:
     """Ids that could be sampled, empty: all. None: all everywhere."""
     top: Sequence[dict[int, float]] | None
     """The sampler's most likely tokens. None: of some token they are not known."""
+    begun_seconds: float | None = None
+    """From the rollout's begin to the first request whose answer it holds. None: it holds none."""
+    duration_seconds: float | None = None
+    """Of the requests whose answers it holds, together."""
 
 
 def sampled_of(completions: Sequence[Completion], asked: Sequence[TurnRecord], version: int) -> list[Sampled]:
@@ -41,6 +45,7 @@ def _sampled(completion: Completion, unused: list[TurnRecord], asked: Sequence[T
     start = len(completion.prompt_ids)
     covered = start
     """Place in `tokens` up to which they are known."""
+    held: list[TurnRecord] = []
     for at in sorted({len(turn.prompt_ids) for turn in asked}):
         turn, count = _longest(tokens, at, [*unused, *asked])
         if turn is None or at + count <= covered:
@@ -48,16 +53,20 @@ def _sampled(completion: Completion, unused: list[TurnRecord], asked: Sequence[T
         if turn in unused:
             unused.remove(turn)
         covered = at + count
+        held.append(turn)
         for offset in range(max(at, start) - at, count):
             place = at - start + offset
             versions[place] = turn.output_versions[offset] if turn.output_versions else version
             candidates[place] = turn.output_sampling_mask[offset] if turn.output_sampling_mask else []
             top[place] = turn.output_sampler_logprobs[offset] if turn.output_sampler_logprobs is not None else None
     known = [found for found in top if found is not None]
+    seconds = [turn.duration_seconds for turn in held if turn.duration_seconds is not None]
     return Sampled(
         versions=versions,
         candidates=candidates if any(candidates) else None,
         top=completion.top if completion.top is not None else known if len(known) == num else None,
+        begun_seconds=min((turn.begun_seconds for turn in held if turn.begun_seconds is not None), default=None),
+        duration_seconds=sum(seconds) if seconds else None,
     )
 
 

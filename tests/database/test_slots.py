@@ -16,6 +16,7 @@ from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import CallFailure, Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sample import sequences_of
 from tests.database.synthetic import T0, a_rollout, a_turn
+from tests.records.test_arrow import before_times
 
 
 def a_group(*rollouts: Rollout, **facts: object) -> RolloutGroup:
@@ -83,6 +84,19 @@ def test_a_fork_is_forwarded_as_two_sequences():
 def test_what_a_turn_left_of_the_tokens_before_it_is_kept():
     rows = rows_of(a_group(conversation(0), conversation(1, second_prompt=[7, 9]), a_rollout(2, [5])))
     assert [turn["drift_tokens"] for turn in rows["turns"]] == [None, 0, None, 3, None]
+
+
+def test_the_times_of_each_turn_are_kept_and_null_where_a_slot_is_from_before_there_were_any():
+    asked = conversation()
+    later = [
+        replace(turn, begun_seconds=0.5 * number, duration_seconds=0.25) for number, turn in enumerate(asked.turns)
+    ]
+    batch = Batch()
+    slot = group_to_arrow(a_group(replace(asked, turns=later), conversation(1)))
+    for data in (slot, before_times(slot)):
+        add_group(batch, data, topk=False)
+    found = [(turn["begun_seconds"], turn["duration_seconds"]) for turn in batch.tables()["turns"].to_pylist()]
+    assert found == [(0.0, 0.25), (0.5, 0.25), *[(None, None)] * 6]
 
 
 def test_calls_of_tools_are_numbered_per_rollout():

@@ -193,15 +193,15 @@ def test_where_the_learner_said_nothing_it_is_said_why(folder, ticket, why):
 
 def test_turns_forks_and_context_are_told_apart(folder):
     assert part_of(shown(read(folder, 1)), "completion", "rewards")[:9] == [
-        "turn 0 · 3 tokens · stop · training sequence 0",
+        "turn 0 · 3 prompt + 3 tokens · stop · training sequence 0",
         "fivesix<end>",
         "fork: turn 1 begins training sequence 1, for its prompt keeps only 2 of the 6 tokens before it; then 1 token of context:",
         "four",
-        "turn 1 · 2 tokens · stop · training sequence 1",
+        "turn 1 · 3 prompt + 2 tokens · stop · training sequence 1",
         "five<end>",
         "context: 2 tokens after turn 1, not trained",
         "99",
-        "turn 2 · 2 tokens · stop · training sequence 1",
+        "turn 2 · 7 prompt + 2 tokens · stop · training sequence 1",
     ]
     assert "3 turns in 2 training sequences" in shown(read(folder, 1))
 
@@ -270,7 +270,7 @@ def test_a_table_of_several_turns_is_one_for_each_and_keeps_its_numbers_whole_in
     long = [replace(one, text="long" * 9, version=place) for place, one in enumerate(page.turns[0].tokens)]
     page = replace(page, turns=[replace(page.turns[0], tokens=long), *page.turns[1:]])
     lines = part_of(shown(page, as_table=True, width=80), "completion", "rewards")
-    assert lines[0] == "turn 0 · 3 tokens · stop · training sequence 0"
+    assert lines[0] == "turn 0 · 3 prompt + 3 tokens · stop · training sequence 0"
     assert lines[1] == "all tokens: trained yes"
     assert lines[3].split() == ["#", "id", "token", "nats", "nats", "ratio", "nats", "version", "(nats)"]
     assert [line.split()[3:8] for line in lines if "long" in line] == [

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from agrpo.objective.entropy import following
-from agrpo.objective.lookahead import looked_ahead
 from tests.losses.reference import Case, golden, names
 
 CONSTANT = {"gmpo/truncated_row": 0.7 / 4, "gmpo/top_entropy": -0.5 / 4}
@@ -90,7 +89,7 @@ def test_adaptive_coefficient_becomes_what_the_references_becomes(name: str):
     case_of_file = next(each for each in golden()["cases"] if each["name"] == name)
     after = case.out | case_of_file
     objective = case.objective()
-    totals = looked_ahead(objective, case.totals(), case.values["entropies"][case.mask].numpy())
+    totals = objective.looked_ahead(case.totals(), case.values["entropies"][case.mask].numpy())
     assert totals.entropy_mean == pytest.approx(float(after["last_world_entropy_after"]), abs=1e-6)
     became = following(objective.entropy, case.config["entropy_coef"], totals.entropy_mean)
     assert became == pytest.approx(after["entropy_coef_after"], abs=1e-12)

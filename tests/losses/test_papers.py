@@ -19,7 +19,6 @@ from agrpo.losses.score_centering import ScoreCentering
 from agrpo.losses.vespo import Vespo
 from agrpo.objective import Objective
 from agrpo.objective.entropy import applied, following
-from agrpo.objective.lookahead import looked_ahead
 from agrpo.records.score import Mark, marks_of
 from agrpo.records.tokens import TokenInputs, TopInputs
 from tests.losses.fixtures import clip, f1, f2, share_of, tensor, tokens_of, totals_of, value_of
@@ -100,7 +99,7 @@ def test_adaptive_entropy():
     coefficient, seen = section.coefficient, []
     for height in (4.0, 5.0, 6.0):
         tokens = f1(entropies=[height] * 6)
-        totals = looked_ahead(objective, totals_of(tokens, entropy_coefficient=coefficient), np.full(6, height))
+        totals = objective.looked_ahead(totals_of(tokens, entropy_coefficient=coefficient), np.full(6, height))
         change = objective(tokens, totals).share.item() - value_of(clip(), "token_mean", tokens)
         coefficient = following(section, coefficient, height)
         seen.append((totals.entropy_coefficient, change, coefficient))
@@ -128,12 +127,12 @@ def test_high_entropy_minority():
     masks = MasksSection(top_entropy=0.2)
     objective = Objective(loss=clip(**DAPO), aggregation=aggregations.build("token_mean", {}), masks=masks)
     entropies = np.array([2.0, 0.1, 0.2, 1.5, 0.05, 0.3])
-    found = objective(tokens, looked_ahead(objective, totals_of(tokens), entropies))
+    found = objective(tokens, objective.looked_ahead(totals_of(tokens), entropies))
     assert found.token_loss.measures["entropy_masked"].tolist() == [False, True, True, False, True, True]
     assert found.share.item() == close(-0.03)
     alone = replace(objective, masks=MasksSection(top_entropy=0.0))
-    assert looked_ahead(alone, totals_of(tokens), entropies).num_entropy_tokens == 1
-    assert looked_ahead(replace(objective, masks=MasksSection()), totals_of(tokens), entropies).num_entropy_tokens == 6
+    assert alone.looked_ahead(totals_of(tokens), entropies).num_entropy_tokens == 1
+    assert replace(objective, masks=MasksSection()).looked_ahead(totals_of(tokens), entropies).num_entropy_tokens == 6
 
 
 @pytest.mark.spec("P-010.test")
@@ -362,7 +361,7 @@ def test_bonus_is_the_mean_entropy_of_tokens_with_a_policy_term_whatever_the_agg
         for masks, entropy in ((MasksSection(), 4.15 / 6), (MasksSection(top_entropy=0.2), 3.5 / 2)):
             tokens = f1(entropies=heights)
             objective = Objective(loss=clip(), aggregation=aggregations.build(name, {}), masks=masks, entropy=section)
-            totals = looked_ahead(objective, totals_of(tokens, entropy_coefficient=0.1), np.array(heights))
+            totals = objective.looked_ahead(totals_of(tokens, entropy_coefficient=0.1), np.array(heights))
             assert totals.entropy_mean == pytest.approx(entropy)
             without = replace(totals, entropy_coefficient=0.0)
             change = objective(tokens, totals).share.item() - objective(tokens, without).share.item()

@@ -14,6 +14,7 @@ from agrpo.errors import RecordError
 from agrpo.records.arrow import GROUP_SCHEMA, group_from_arrow, group_to_arrow, scored_from_arrow, scored_to_arrow
 from agrpo.records.checksum import ARROW_KEY, UNSEALED, sealed_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.nested import TURN as TURN_TYPE
 from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import CallFailure, Rollout, Stay, StopReason, ToolCall, TurnRecord
@@ -27,6 +28,8 @@ TURN = TurnRecord(
     output_sampling_mask=[[1, 5], [1]],
     output_sampler_logprobs=[{5: -0.5, 7: -1.5}, {1: -0.25}],
     output_versions=[2, 3],
+    begun_seconds=0.5,
+    duration_seconds=1.25,
 )
 GROUP = RolloutGroup(
     ticket=3,
@@ -80,6 +83,14 @@ def rewritten(data: pa.Buffer, **metadata: str) -> pa.Buffer:
     return written(table.replace_schema_metadata({**found, **metadata}))
 
 
+def before_times(data: pa.Buffer) -> pa.Buffer:
+    """A group as it was written before turns had times."""
+    table = pa.ipc.open_file(data).read_all()
+    timeless = pa.struct([each for each in TURN_TYPE if not each.name.endswith("_seconds")])
+    place = table.column_names.index("turns")
+    return written(table.set_column(place, "turns", table.column("turns").cast(pa.list_(timeless))))
+
+
 def written(table: pa.Table) -> pa.Buffer:
     schema = table.schema.with_metadata({**table.schema.metadata, ARROW_KEY: UNSEALED})
     sink = pa.BufferOutputStream()
@@ -90,6 +101,18 @@ def written(table: pa.Table) -> pa.Buffer:
 
 def test_a_group_comes_back_as_it_was():
     assert group_from_arrow(group_to_arrow(GROUP)) == GROUP
+
+
+def test_the_times_of_a_turn_come_back_and_are_no_part_of_what_makes_turns_equal():
+    (turn,) = group_from_arrow(group_to_arrow(GROUP)).rollouts[0].turns
+    assert (turn.begun_seconds, turn.duration_seconds) == (0.5, 1.25)
+    assert turn == replace(turn, begun_seconds=None, duration_seconds=None)
+
+
+def test_turns_from_before_they_were_timed_have_no_times():
+    (turn,) = group_from_arrow(before_times(group_to_arrow(GROUP))).rollouts[0].turns
+    assert (turn.begun_seconds, turn.duration_seconds) == (None, None)
+    assert turn == TURN
 
 
 def test_a_refused_prompt_is_a_group_without_rollouts():

@@ -67,6 +67,22 @@ class AtOnce(AsyncRolloutLoop):
         return Rollout(completion=[], completion_ids=ids, turns=list(turns))
 
 
+class FromElsewhere(AsyncRolloutLoop):
+    """Every turn is its own: no engine is asked. `settings.whole`: so is the rollout, which else begins with a rest."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        if not self.settings.whole:
+            await asyncio.sleep(self.settings.rest_seconds)
+            return await super().generate_one(prompt, tools, group_id)
+        turn = await self.generate_one_turn([5, 6])
+        return Rollout(completion=[], completion_ids=turn.output_ids, turns=[turn])
+
+    async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
+        return TurnRecord(prompt_ids=prompt_ids, output_ids=[9, 1], output_log_probs=[-0.5, -0.25])
+
+
 class Careless(AsyncRolloutLoop):
     """Does in rollout 0 what `settings.slip` says."""
 
@@ -92,6 +108,8 @@ class Careless(AsyncRolloutLoop):
             "reason": lambda: replace(whole, stop_reason=cast("Any", "stop")),
             "other_version": lambda: replace(whole, turns=[turn, replace(turn, output_versions=[99] * 2)]),
             "few_versions": lambda: replace(whole, turns=[turn, replace(turn, output_versions=[3])]),
+            "no_time": lambda: replace(whole, turns=[replace(turn, duration_seconds=float("nan"))]),
+            "before": lambda: replace(whole, turns=[replace(turn, begun_seconds=-0.5)]),
             "raises": lambda: {}["answer"],
         }
         return slips[self.settings.slip]()

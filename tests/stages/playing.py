@@ -98,14 +98,20 @@ class Stage:
         self.engine: Playing | None = None
 
     def play(
-        self, line: Callable[[int, int], Line], *, rollouts: int = 1, reproducible: bool = False, most: int = 400
+        self,
+        line: Callable[[int, int], Line],
+        *,
+        rollouts: int = 1,
+        reproducible: bool = False,
+        most: int = 400,
+        in_flight: int = 8,
     ) -> list[Rollout]:
-        """`line`: of a rollout's index and turn."""
+        """`line`: of a rollout's index and turn. `in_flight`: rollouts that there may be at once."""
         self.engine = Playing(self.renderer, line)
         sampling = Sampling(num_generations=rollouts, max_completion_length=most, reproducible=reproducible)
-        return asyncio.run(self.sampled(self.engine, sampling))
+        return asyncio.run(self.sampled(self.engine, sampling, in_flight=in_flight))
 
-    async def sampled(self, engine: Engine, sampling: Sampling) -> list[Rollout]:
+    async def sampled(self, engine: Engine, sampling: Sampling, *, in_flight: int = 8) -> list[Rollout]:
         """A group by any engine."""
         calling = Calling(
             talk=self.talk,
@@ -121,12 +127,12 @@ class Stage:
             seeds=SEED,
             calling=calling,
         )
-        return await played(engine, self.renderer, opening)
+        return await played(engine, self.renderer, opening, in_flight=in_flight)
 
 
-async def played(engine: Engine, renderer: Renderer, opening: Opening) -> list[Rollout]:
+async def played(engine: Engine, renderer: Renderer, opening: Opening, *, in_flight: int = 8) -> list[Rollout]:
     """A group, in slots of its own."""
-    slots = Slots(8).queue(opening.sampling.num_generations)
+    slots = Slots(in_flight).queue(opening.sampling.num_generations)
     return await sample_group(engine, renderer, opening, slots=slots)
 
 

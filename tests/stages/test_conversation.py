@@ -27,7 +27,7 @@ FORGETFUL = CHAT_TEMPLATE.replace(
 """A template that leaves out what was thought, once something follows."""
 
 
-@pytest.mark.spec("A-216", "A-225")
+@pytest.mark.spec("A-216", "A-225", "G-193")
 def test_a_rollout_goes_on_until_the_model_calls_nothing(tiny_model: Path):
     stage = Stage(tiny_model)
     (rollout,) = stage.play(script(f"So: {call_of('add', a=4, b=5)}", call_of("note", word="9"), "9"))
@@ -98,7 +98,7 @@ def test_calls_of_one_turn_run_in_the_order_written(tiny_model: Path):
     assert len({message["tool_call_id"] for message in rollout.completion[1:-1]}) == 20
 
 
-@pytest.mark.spec("A-056")
+@pytest.mark.spec("A-056", "G-196")
 def test_a_rollout_that_calls_again_after_the_last_iteration_is_cut(tiny_model: Path):
     lines = [call_of("add", a=1, b=turn) for turn in range(4)]
     (rollout,) = Stage(tiny_model, max_tool_calling_iterations=2).play(script(*lines))
@@ -205,6 +205,19 @@ def test_turns_are_rounds_of_one_batch_where_requests_must_repeat(tiny_model: Pa
     alone = stage.play(line, rollouts=4)
     assert [one.turns for one in rounds] == [one.turns for one in alone]
     assert [one.completion for one in rounds] == [one.completion for one in alone]
+
+
+@pytest.mark.spec("A-107")
+def test_a_rollout_keeps_its_slot_between_turns_and_while_its_tools_run(tiny_model: Path):
+    def asked(in_flight: int) -> list[tuple[int, int]]:
+        """Rollout and turn of each request, in the order in which the engine was asked."""
+        stage = Stage(tiny_model, "wait_a_moment")
+        stage.play(script(call_of("wait_a_moment", seconds=0.05), "9"), rollouts=3, in_flight=in_flight)
+        assert stage.engine is not None
+        return [stage.engine.places[request.seed] for requests in stage.engine.asked for request in requests]
+
+    assert asked(1) == [(index, turn) for index in range(3) for turn in range(2)]
+    assert asked(3)[:3] == [(index, 0) for index in range(3)], "side by side where there are slots"
 
 
 def test_a_result_cannot_end_the_turn_or_speak_for_the_model(tiny_model: Path):

@@ -121,6 +121,8 @@ def test_turns_asked_at_once_are_of_their_own_rollout_and_numbered_as_they_are_b
         ("reason", "gave stop_reason = 'stop'; expected an agrpo.records.rollout.StopReason"),
         ("other_version", r"gave a turn sampled by the versions \[99\]; this rollout's are \[3\]"),
         ("few_versions", "gave a turn of 2 output tokens and 1 output_versions; expected one for each"),
+        ("no_time", "gave a turn with duration_seconds = nan; expected seconds, 0 or more, or None"),
+        ("before", "gave a turn with begun_seconds = -0.5; expected seconds, 0 or more, or None"),
         ("raises", "raised KeyError: 'answer'. Mend the hook, then `agrpo resume` this run"),
     ],
 )

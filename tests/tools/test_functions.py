@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HERE = "tests.tools.functions"
 
 
-@pytest.mark.spec("A-238")
+@pytest.mark.spec("A-238", "G-191")
 def test_types_and_docstring_make_the_schema():
     tools = load_tools(ToolsSection(functions=[f"{HERE}:add", f"{HERE}:wait_a_moment"]))
     assert list(tools) == ["add", "wait_a_moment"]

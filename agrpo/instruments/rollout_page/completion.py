@@ -34,6 +34,7 @@ ALTERNATIVES = "alternatives (nats)"
 LONGEST_RESULT = 200
 """Characters of what a tool answered, beside its call; all of it is in the context of the next turn."""
 SEVERAL = 2
+SHORTEST_SECONDS, LONG_SECONDS = 0.001, 100.0
 
 
 def tokens_of(page: RolloutPage) -> list[TokenFacts]:
@@ -153,6 +154,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def seconds(value: float) -> str:
+    """A duration for people: three digits, and whole seconds where it is long."""
+    if 0 < value < SHORTEST_SECONDS:
+        return f"<{SHORTEST_SECONDS:g} s"
+    return f"{value:.3g} s" if value < LONG_SECONDS else f"{value:.0f} s"
+
+
 def fixed(value: float | None) -> str:
     """A number with four decimals, such that a column of them can be compared."""
     return "" if value is None else f"{value:.4f}"
@@ -182,11 +190,19 @@ def _called_in_vain(page: RolloutPage) -> Iterator[RenderableType]:
 
 
 def _call_line(call: CallFacts) -> Text:
-    """What was called, how long it took or why it failed, and what the model was told."""
+    """What was called, how long it took and why it failed, and what the model was told."""
     name = f"{call.name}({call.arguments})" if call.arguments is not None else call.name or "a call"
     told = call.result or call.reason or ""
-    parts = [name, call.failure or f"{call.duration_seconds:.3g} s", *([_shortened(told)] if told else [])]
+    parts = [name, _call_end(call), *([_shortened(told)] if told else [])]
     return Text(visible(f"→ {' · '.join(parts)}"), style="yellow" if call.failure else "cyan")
+
+
+def _call_end(call: CallFacts) -> str:
+    """Of one that failed the time only where it ran."""
+    took = seconds(call.duration_seconds)
+    if call.failure is None:
+        return took
+    return f"{call.failure} after {took}" if call.duration_seconds else call.failure
 
 
 def _as_recorded(rollout: RolloutFacts) -> Iterator[RenderableType]:
@@ -203,16 +219,23 @@ def _shortened(text: str) -> str:
 
 
 def _head(page: RolloutPage, before: TurnFacts | None, turn: TurnFacts) -> Iterator[RenderableType]:
-    """What came between the turns, and which turn this is; nothing where there is only one."""
+    """What came between the turns, and which turn this is; nothing where there is only one, without a call."""
     if before is not None:
         yield Text(_joint(before, turn), style="dim")
         context = [token.text for token in turn.context if token.text is not None]
         if context:
             yield Text(visible("".join(context)), style=CONTEXT_STYLE)
-    if len(page.turns) > 1:
-        tokens = counted(len(turn.tokens), "token")
-        sequence = f"training sequence {turn.sequence_index}"
-        yield Text(f"turn {turn.turn_index} · {tokens} · {turn.stop_reason} · {sequence}")
+    if len(page.turns) > 1 or page.calls:
+        tokens = f"{turn.num_prompt_tokens} prompt + {counted(len(turn.tokens), 'token')}"
+        parts = [f"turn {turn.turn_index}", tokens, *_turn_times(turn), turn.stop_reason]
+        yield Text(" · ".join([*parts, f"training sequence {turn.sequence_index}"]))
+
+
+def _turn_times(turn: TurnFacts) -> Iterator[str]:
+    """How long it took to sample, and how long after the rollout's begin it was asked for."""
+    if turn.duration_seconds is not None:
+        after = "" if turn.begun_seconds is None else f" at {turn.begun_seconds:+.2f} s"
+        yield f"{seconds(turn.duration_seconds)}{after}"
 
 
 def _joint(before: TurnFacts, turn: TurnFacts) -> str:

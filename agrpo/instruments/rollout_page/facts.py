@@ -191,6 +191,10 @@ class TurnFacts:
     kept_tokens: int
     """Tokens at the beginning of its prompt that are the turn before's, as far as they agree."""
     stop_reason: str
+    begun_seconds: float | None
+    """From the rollout's begin to the request."""
+    duration_seconds: float | None
+    """From the request to its answer."""
     num_prompt_tokens: int
     context: list[TokenFacts]
     """The prompt's other tokens; empty for the first turn, whose prompt the page shows by itself."""

@@ -59,6 +59,8 @@ def _turn(row: Mapping[str, Any]) -> TurnRecord:
         output_versions=row["output_versions"] or [],
         output_sampler_logprobs=[dict(zip(ids, given, strict=True)) for ids, given in top] if top else None,
         stop_reason=StopReason(row["stop_reason"]),
+        begun_seconds=row.get("begun_seconds"),
+        duration_seconds=row.get("duration_seconds"),
     )
 
 
@@ -81,6 +83,8 @@ def turns_of(turns: Sequence[TurnRecord], samples: Sequence[SampleFacts], pieces
                 forked=forked,
                 kept_tokens=kept,
                 stop_reason=turn.stop_reason.value,
+                begun_seconds=turn.begun_seconds,
+                duration_seconds=turn.duration_seconds,
                 num_prompt_tokens=len(turn.prompt_ids),
                 context=_context(turn.prompt_ids[kept:], pieces) if place else [],
                 tokens=list(_output(turn, sequence, fitting.get(sequence_index), pieces)),
