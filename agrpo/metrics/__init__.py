@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from agrpo.records.progress import Plan, RowFacts, SampleOutcome, StepTimings
+from agrpo.records.outcome import RowFacts, SampleOutcome
+from agrpo.records.progress import Plan, StepTimings
 from agrpo.records.score import ScoredGroup
 
 _NO_FAMILY = {"line", "names"}

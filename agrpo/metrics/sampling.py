@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agrpo.metrics import StepFacts, extreme, mean, mean_of_samples, weighted_mean
-from agrpo.records.progress import SampleOutcome
+from agrpo.records.outcome import SampleOutcome
 
 
 def measure(facts: StepFacts) -> dict[str, float | None]:

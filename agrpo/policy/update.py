@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -101,12 +102,10 @@ def update(
     ahead = _entropies(model, rows, temperature, on_row) if objective.looks_ahead else None
     if ahead is not None:
         totals = objective.looked_ahead(totals, np.concatenate(_by_plan(group.everyone(ahead))))
-        clock.add("forward")
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
-    for number, row in enumerate(rows):
-        seen_ahead = None if ahead is None else ahead[number]
-        work = partial(forward, row, seen_ahead) if row.num_trained else partial(_idle, model, row)
+    for row, entropy_ahead in zip(rows, ahead or repeat(None), strict=False):
+        work = partial(forward, row, entropy_ahead) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()

@@ -21,7 +21,8 @@ from agrpo.policy.trainee import Trainee, UpdateSettings
 from agrpo.policy.update import RowOutcome, UpdateOutcome
 from agrpo.records.batch import Row
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import Done, Plan, RowFacts, SampleOutcome
+from agrpo.records.outcome import RowFacts, SampleOutcome
+from agrpo.records.progress import Done, Plan
 from agrpo.records.sample import Sample
 from agrpo.records.score import ScoredGroup
 from agrpo.records.tokens import StepTotals
