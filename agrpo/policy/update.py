@@ -93,9 +93,7 @@ def update(
 
     `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
     """
-    assert totals.num_tokens > 0, (
-        "a step without a trained token must be skipped: optimizer and schedule stay as they are"
-    )
+    assert totals.num_tokens > 0, "a step without a trained token must be skipped: nothing moves in it"
     group = group or Group(model.device)
     clock = _Clock(model.device)
     passes: list[_Pass] = []
