@@ -21,6 +21,7 @@
     |-- ToolError              a tool cannot be loaded, its calls cannot be read, or it fails where it may not
     |-- EnvironmentFault       an environment cannot be used, or fails where it may not
     |   `-- UnfitEnvironment   what is there is no environment
+    |-- FilterError            a filter of groups cannot be loaded, or fails
     |-- HookError              the run's rollout loop cannot be loaded, or one of its hooks fails
     |-- EngineError            the engine cannot complete or load
     |   |-- PromptRefused      the engine cannot take this prompt, whatever it does
@@ -131,6 +132,10 @@ class EnvironmentFault(AgrpoError, RuntimeError):
 
 class UnfitEnvironment(EnvironmentFault, TypeError):
     """A class lacks what every environment has, or has it otherwise."""
+
+
+class FilterError(AgrpoError, RuntimeError):
+    """A filter of groups cannot be loaded, failed, or gave what it may not."""
 
 
 class HookError(AgrpoError, RuntimeError):

@@ -213,3 +213,78 @@ def test_a_cap_on_bytes_is_refused_where_they_are_not_counted():
     assert (config.store.max_bytes, config.store.min_free_bytes) == (10**9, 2**28)
     (problem,) = problems(changed(run={"dir": "s3://bucket/runs"}, store={"max_bytes": 10**9}))
     assert problem.startswith("store.max_bytes: run.dir is s3://bucket/runs, whose bytes are not counted")
+
+
+def test_filters_are_settled_with_their_settings_and_are_not_there_where_none_is_asked_for():
+    band = {"name": "pass_rate", "low": 0.2, "high": 0.8}
+    config = RunConfig.build(resolve(values=changed(filters=[band, {"name": "my_filters:Mine", "level": 3}])))
+    assert [(one.name, one.settings) for one in config.filters] == [
+        ("pass_rate", {"low": 0.2, "high": 0.8}),
+        ("my_filters:Mine", {"level": 3}),
+    ]
+    again = RunConfig.build(load_settings({"settings": {"tree": config.settings.tree, "origins": {}}}))
+    assert again.filters == config.filters
+    assert "filters" not in RunConfig.build(resolve(values=WHOLE)).settings.tree
+
+
+@pytest.mark.spec("K39")
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        (changed(filters={"name": "overlong"}), "filters = {'name': 'overlong'}: expected tables [[filters]]"),
+        (
+            changed(filters=[{"name": "overlog"}]),
+            'did you mean "overlong"? Or name one of yours as "package.module:Class"',
+        ),
+        (
+            changed(filters=[{"name": "overlong", "max_shar": 1}]),
+            'filters.0.max_shar: unknown setting; did you mean "max_share"?',
+        ),
+        (changed(filters=[{"name": "duplicates"}] * 2), 'filters: "duplicates" is listed twice'),
+        (
+            changed(filters=[{"name": "pass_rate", "low": 0, "high": 0.5, "reward": "exact_mach"}]),
+            'filters.0.reward: the run has no reward "exact_mach"; did you mean "exact_match"?',
+        ),
+        (
+            changed(step={"zero_variance_reward": "exact_mach"}),
+            'step.zero_variance_reward: the run has no reward "exact_mach"; did you mean "exact_match"?',
+        ),
+        (
+            changed(advantage={"name": "gdpo"}, engine={"num_generations": 1}),
+            "the advantage gdpo compares the rollouts of a prompt",
+        ),
+    ],
+)
+def test_a_bad_filter_or_reward_name_is_refused(tree: dict[str, Any], expected: str):
+    found = problems(tree)
+    assert [expected in one for one in found] in ([True], [True, False], [False, True])
+
+
+@pytest.mark.spec("K36")
+def test_steps_are_not_counted_where_filters_leave_groups_out():
+    tree = {**changed(step={"zero_variance": "drop"}, filters=[{"name": "duplicates"}]), "stop": {"epochs": 2}}
+    assert RunConfig.build(resolve(values=tree)).num_steps(16) is None
+    (told,) = problems({**tree, "optimizer": {"scheduler": "linear"}})
+    assert "unknown with filters, which may leave groups out" in told
+
+
+@pytest.mark.spec("K26")
+@pytest.mark.parametrize(
+    ("tables", "choice"),
+    [
+        ({}, "refill"),
+        ({"divergence": {"coefficient": 0.01}}, "keep"),
+        ({"entropy": {"coefficient": 0.01}}, "keep"),
+        ({"entropy": {"adaptive": True, "target": 0.5}}, "keep"),
+        ({"divergence": {"coefficient": 0.01}, "step": {"zero_variance": "drop"}}, "drop"),
+        ({"async": {"max_staleness": 0}}, "keep"),
+    ],
+)
+def test_groups_of_equal_rewards_are_kept_by_default_where_a_term_moves_the_policy_without_them(
+    tables: dict[str, Any], choice: str
+):
+    from agrpo.audit.terms import Terms  # it loads torch
+
+    config = RunConfig.build(resolve(values=changed(**tables)))
+    assert config.zero_variance == choice
+    assert Terms.of({"settings": {"tree": config.settings.tree, "origins": {}}}).zero_variance == choice

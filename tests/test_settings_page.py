@@ -32,7 +32,7 @@ def test_the_page_is_made_from_the_code():
 
 
 def test_every_table_of_a_runs_file_is_there():
-    assert {*ORDER} == {*SECTIONS, *ROOMS, "rewards"}
+    assert {*ORDER} == {*SECTIONS, *ROOMS, "rewards", "filters"}
 
 
 @pytest.mark.parametrize("table", SECTIONS)
@@ -55,7 +55,7 @@ def test_every_part_is_there_by_its_name_with_its_settings(table: str):
 
 def test_limits_and_defaults_are_in_words():
     engine, model = rows(table_document("engine")), rows(table_document("model"))
-    assert engine["num_generations"][:2] == ["an integer of at least 2", "`8`"]
+    assert engine["num_generations"][:2] == ["an integer of at least 1", "`8`"]
     assert engine["top_p"][:2] == ["a number above 0 and of at most 1", "`1.0`"]
     assert engine["replicas"][:2] == ["an integer from 1 to 64", "`1`"]
     assert engine["base_urls"][:2] == ["a list, each text", "`[]`"]

@@ -1,7 +1,11 @@
-"""Advantages: how much better than its group a rollout was. A decision of the learner, not a fact."""
+"""Advantages: how much better than its group a rollout was. A decision of the learner, not a fact.
+
+An estimator sees all groups that a step trains at once, whatever rows, micro-batches and processes they are laid into.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from agrpo.registry import Registry
@@ -9,12 +13,27 @@ from agrpo.registry import Registry
 if TYPE_CHECKING:
     import numpy as np
 
+    from agrpo.records.group_rewards import GroupRewards
+
 
 class Advantage(Protocol):
     """An estimator. Its fields are its knobs."""
 
-    def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """float32 `[G]` from one group's summed rewards float64 `[G]`, NaN where nothing was scored; there it is 0."""
+    @property
+    def min_group(self) -> int:
+        """Fewest scored rollouts of a group that it can make something of; a group of fewer is not trained."""
+        ...
+
+    @property
+    def spans_step(self) -> bool:
+        """Whether a group's advantages depend on the other groups of its step."""
+        ...
+
+    def __call__(self, groups: Sequence[GroupRewards]) -> list[np.ndarray]:
+        """float32 `[G]` for each of the step's groups, in their order; 0 where nothing was scored.
+
+        Raises `RewardError` for rewards that are not finite.
+        """
         ...
 
 

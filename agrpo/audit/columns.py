@@ -24,7 +24,7 @@ SLOT_COLUMNS = {
     ),
     "tool_calls": "ticket, rollout_index, call_index, turn_index, name, duration_seconds, failure",
     "scored_groups": (
-        "ticket, prompt_id, model_version, model_attempt, model_step, model_ordinal, base, marks, refusal, score_seconds, "
+        "ticket, prompt_id, model_version, model_attempt, model_step, model_ordinal, base, marks, refusal, left_out_by, score_seconds, "
         "score_wait_seconds, score_queue_size"
     ),
     "scores": "ticket, rollout_index, reward, duplicate",

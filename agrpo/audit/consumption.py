@@ -1,4 +1,4 @@
-"""One consumed ticket: why it was trained or dropped, which of its samples were trained, and with which advantages."""
+"""One consumed ticket: why it was trained or dropped, and which of its samples were trained."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from agrpo.audit.groups import ScoreFacts, TicketFacts
 from agrpo.audit.look import Look
 from agrpo.audit.steps import Consumed
 from agrpo.audit.terms import Terms
-from agrpo.errors import RewardError
 from agrpo.records.progress import VOID, DropReason
 from agrpo.records.score import Mark, fills_step
 
@@ -21,6 +18,7 @@ _REASONS = {
     Mark.FILTERED: DropReason.FILTERED,
     Mark.FAILED: DropReason.FAILED,
     Mark.OVERSIZE: DropReason.OVERSIZE,
+    Mark.LEFT_OUT: DropReason.LEFT_OUT,
     Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,
     Mark.EQUAL_REWARDS: DropReason.EQUAL_REWARDS,
 }
@@ -74,6 +72,11 @@ def check_consumed(look: Look, case: Case, terms: Terms) -> None:
             f"{', '.join(sorted(scores.marks)) or 'none'}, its staleness is {staleness} of {terms.max_staleness} allowed, "
             f"its version {'counts' if case.version_counts else 'was left behind'}",
         )
+    elif consumed.reason is DropReason.LEFT_OUT and consumed.left_out_by != scores.left_out_by:
+        look.find(
+            case.about,
+            f"{case.step} says that {consumed.left_out_by} leaves it out; expected {scores.left_out_by}, as its scores say",
+        )
     if consumed.reason is None:
         _check_samples(look, case, scores, terms)
 
@@ -85,10 +88,24 @@ def takes_no_place(consumed: Consumed, facts: TicketFacts, terms: Terms) -> bool
     return None if facts.scores is None else not fills_step(facts.scores.marks, terms.zero_variance)
 
 
-def num_missing(consumed: Consumed, scores: ScoreFacts) -> int:
-    """Trainable samples of a trained group that no plan has."""
-    wanted = zip(scores.num_sequences, scores.rewards, strict=True)
-    return sum(number for number, reward in wanted if not math.isnan(reward)) - len(consumed.samples)
+def num_truncated(scores: ScoreFacts, terms: Terms) -> int:
+    """Samples of a trained group that are left out since their rollouts were cut."""
+    return sum(number for rollout, number in _wanted(scores) if _is_masked(scores, rollout, terms))
+
+
+def num_missing(consumed: Consumed, scores: ScoreFacts, terms: Terms) -> int:
+    """Other trainable samples of it that no plan has."""
+    return sum(number for _, number in _wanted(scores)) - num_truncated(scores, terms) - len(consumed.samples)
+
+
+def _wanted(scores: ScoreFacts) -> list[tuple[int, int]]:
+    """Rollouts that were scored, each with its number of samples."""
+    pairs = zip(scores.num_sequences, scores.rewards, strict=True)
+    return [(rollout, number) for rollout, (number, reward) in enumerate(pairs) if not math.isnan(reward)]
+
+
+def _is_masked(scores: ScoreFacts, rollout: int, terms: Terms) -> bool:
+    return terms.step.mask_truncated and scores.truncated[rollout]
 
 
 def _reason_if(reason: DropReason | None, kinds: frozenset[DropReason]) -> DropReason | None:
@@ -122,7 +139,7 @@ def _check_slots(look: Look, case: Case) -> None:
 
 
 def _check_samples(look: Look, case: Case, scores: ScoreFacts, terms: Terms) -> None:
-    """The samples that a plan names are those of the group, each with the advantage that its rewards give it."""
+    """The samples that a plan names are those of the group."""
     planned: dict[int, list[int]] = {}
     for rollout, sequence in case.consumed.samples:
         planned.setdefault(rollout, []).append(sequence)
@@ -141,17 +158,18 @@ def _check_samples(look: Look, case: Case, scores: ScoreFacts, terms: Terms) -> 
             )
         if math.isnan(scores.rewards[rollout]):
             look.find(case.about, f"{case.step} trains its rollout {rollout}, which no reward has judged")
+        if _is_masked(scores, rollout, terms):
+            look.find(case.about, f"{case.step} trains its rollout {rollout}, which was cut (step.mask_truncated)")
     _check_left_out(look, case, scores, planned, terms)
     _check_tokens(look, case)
-    _check_advantages(look, case, scores, terms)
 
 
 def _check_left_out(look: Look, case: Case, scores: ScoreFacts, planned: Mapping[int, list[int]], terms: Terms) -> None:
-    """Only a sequence that is too long is left out."""
-    for rollout, number in enumerate(scores.num_sequences):
+    """Only a sequence that is too long is left out, or one of a rollout that was cut."""
+    for rollout, number in _wanted(scores):
         held = len(planned.get(rollout, ()))
         short = scores.num_forwarded[rollout] <= terms.step.micro_tokens
-        if held < number and short and not math.isnan(scores.rewards[rollout]):
+        if held < number and short and not _is_masked(scores, rollout, terms):
             look.find(
                 case.about,
                 f"{case.step} trains {held} of the {number} sequences of its rollout {rollout}; expected all",
@@ -171,21 +189,3 @@ def _check_tokens(look: Look, case: Case) -> None:
                 case.about,
                 f"{case.step} trained {tokens} tokens of rollout {rollout}, sequence {sequence}; its slot has {trained}",
             )
-
-
-def _check_advantages(look: Look, case: Case, scores: ScoreFacts, terms: Terms) -> None:
-    if terms.advantage is None:
-        return
-    try:
-        advantages = terms.advantage(np.asarray(scores.rewards, dtype=np.float64))
-    except RewardError as error:
-        look.find(case.about, f"{case.step} trains it, and its rewards give no advantage: {error}")
-        return
-    for (rollout, _), found in zip(case.consumed.samples, case.consumed.advantages, strict=True):
-        if 0 <= rollout < len(advantages) and float(advantages[rollout]) != found:
-            look.find(
-                case.about,
-                f"{case.step} trains its rollout {rollout} with advantage {found!r}; its rewards give "
-                f"{float(advantages[rollout])!r}",
-            )
-            return

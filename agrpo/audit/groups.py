@@ -14,13 +14,14 @@ from agrpo.audit.archives import Written
 from agrpo.audit.balance import Finding
 from agrpo.audit.columns import SLOT_COLUMNS, Row
 from agrpo.audit.look import UNREADABLE, Look, told_by
-from agrpo.audit.scores import Judged, Sampler, odd_scores
+from agrpo.audit.scores import Judged, MarkRules, Sampler, odd_scores
 from agrpo.database.ledger import Entry
 from agrpo.errors import StoreLostWrites
 from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.topic import Topic
 from agrpo.records.arrow import GROUP_SCHEMA, SCORED_SCHEMA, group_from_arrow, read_table, scored_from_arrow
 from agrpo.records.extras import number_of, text_of
+from agrpo.records.group_rewards import GroupRewards
 from agrpo.records.rollout import UNANSWERED
 from agrpo.records.score import Mark, ScoredGroup
 
@@ -52,7 +53,10 @@ class ScoreFacts:
     sampler: Sampler
     ordinal: int
     marks: frozenset[Mark]
+    left_out_by: str | None
     rewards: tuple[float, ...]
+    group_rewards: GroupRewards
+    truncated: tuple[bool, ...]
     num_sequences: tuple[int, ...]
     num_forwarded: tuple[int, ...]
     row: Row
@@ -79,16 +83,16 @@ class TicketFacts:
 
 
 def read_groups(
-    look: Look, written: Written, consumed: Iterable[int], *, micro_tokens: int, deep: bool
+    look: Look, written: Written, consumed: Iterable[int], *, rules: MarkRules, deep: bool
 ) -> dict[int, TicketFacts]:
     """Everything under every ticket. `consumed`: by plans, so that they have slots, or an archive holds them.
 
-    `micro_tokens`: most tokens of a sequence that is trained. `deep`: read the tokens too, and join them to sequences once
+    `rules`: what marks follow from beside scores. `deep`: read the tokens too, and join them to sequences once
     more.
     """
     known = set(consumed)
     tickets = sorted(written.tickets | known)
-    reader = _Reader(look.folder, written, known, micro_tokens, deep=deep)
+    reader = _Reader(look.folder, written, known, rules, deep=deep)
     found: dict[int, TicketFacts] = {}
     for number, facts in enumerate(_mapped(reader, tickets, "://" in look.folder.url)):
         found[facts.ticket] = facts
@@ -120,12 +124,12 @@ class _Reader:
     """Reads what is under one ticket. Thread-safe."""
 
     def __init__(
-        self, folder: RunFolder, written: Written, consumed: set[int], micro_tokens: int, *, deep: bool
+        self, folder: RunFolder, written: Written, consumed: set[int], rules: MarkRules, *, deep: bool
     ) -> None:
         self._folder = folder
         self._written = written
         self._consumed = consumed
-        self._micro_tokens = micro_tokens
+        self._rules = rules
         self._deep = deep
 
     def __call__(self, ticket: int) -> TicketFacts:
@@ -177,7 +181,7 @@ class _Reader:
         if scored.ticket != facts.ticket:
             facts.findings.append(Finding(about=key, told=f"expected ticket {facts.ticket}, found {scored.ticket}"))
         if facts.group is not None:
-            odd = odd_scores(facts.group, scored, self._micro_tokens)
+            odd = odd_scores(facts.group, scored, self._rules)
             facts.findings += [Finding(about=about, told=told) for told in odd]
         return _score_facts(scored, read_table(data, SCORED_SCHEMA, "scored", key)[1])
 
@@ -272,7 +276,10 @@ def _score_facts(scored: ScoredGroup, told: dict[str, Any]) -> ScoreFacts:
         sampler=_sampler(told),
         ordinal=scored.ordinal,
         marks=scored.marks,
+        left_out_by=scored.left_out_by,
         rewards=tuple(scored.rewards),
+        group_rewards=GroupRewards.of(scored.scores, scored.rewards),
+        truncated=tuple(scored.truncated),
         num_sequences=tuple(scored.num_sequences),
         num_forwarded=tuple(scored.num_forwarded_tokens),
         row=_row("scored_groups", {**told, **scoring, "marks": tuple(told["marks"])}),

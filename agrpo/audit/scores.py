@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from agrpo.records.score import Mark, ScoredGroup, marks_of, total_rewards
+from agrpo.errors import FilterError
+from agrpo.filters import left_out_by
+from agrpo.records.score import UNTRAINABLE, Mark, ScoredGroup, marks_of, total_rewards, values_of
+
+if TYPE_CHECKING:
+    from agrpo.filters import Filter
 
 Sampler = tuple[int, int, int | None, int | None]
 """Version, attempt, step and ordinal of the weights that a group was sampled by."""
@@ -30,7 +36,20 @@ class Judged:
     failed: tuple[bool, ...]
 
 
-def odd_scores(group: Judged, scored: ScoredGroup, micro_tokens: int) -> Iterator[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkRules:
+    """What marks follow from beside scores."""
+
+    micro_tokens: int
+    """Most tokens of a sample."""
+    min_group: int = 2
+    """Fewest scored rollouts that the run's advantage compares."""
+    zero_variance_reward: str | None = None
+    filters: Mapping[str, Filter] | None = None
+    """The run's, by name; None: not known here, so that their answers stand."""
+
+
+def odd_scores(group: Judged, scored: ScoredGroup, rules: MarkRules) -> Iterator[str]:
     """What the scores say otherwise than they should, a sentence each."""
     if group.prompt_id != scored.prompt_id:
         yield f"its group asks prompt {group.prompt_id}, its scores are of {scored.prompt_id}; expected the same"
@@ -48,9 +67,28 @@ def odd_scores(group: Judged, scored: ScoredGroup, micro_tokens: int) -> Iterato
     rewards = total_rewards(scored.scores, list(group.own_rewards))
     if _told(rewards) != _told(scored.rewards):
         yield f"its scores make rewards {_told(rewards)}, they say {_told(scored.rewards)}; expected the same"
-    marks = _marks(group, scored, micro_tokens)
-    if marks != scored.marks:
+    marks = _marks(group, scored, rules)
+    if marks != scored.marks - {Mark.LEFT_OUT}:
         yield f"its scores have the marks {_named(scored.marks)}; by its rewards expected {_named(marks)}"
+    else:
+        yield from _odd_filter(scored, marks, rules)
+
+
+def _odd_filter(scored: ScoredGroup, marks: frozenset[Mark], rules: MarkRules) -> Iterator[str]:
+    told = scored.left_out_by
+    if (Mark.LEFT_OUT in scored.marks) != (told is not None):
+        yield f"its scores have the marks {_named(scored.marks)} and are left out by {told}; expected both or neither"
+        return
+    if rules.filters is None:
+        return
+    try:
+        asked = not marks & UNTRAINABLE
+        found = left_out_by(rules.filters, replace(scored, marks=marks, left_out_by=None)) if asked else None
+    except FilterError as error:
+        yield f"whether a filter leaves it out cannot be told: {error}"
+        return
+    if found != told:
+        yield f"its scores say that it is left out by {told}; the run's filters say {found}"
 
 
 def _odd_origin(group: Judged, scored: ScoredGroup) -> Iterator[str]:
@@ -69,14 +107,16 @@ def sampled_by(sampler: Sampler) -> str:
     return f"version {version} of attempt {attempt} (step {step}, ordinal {ordinal})"
 
 
-def _marks(group: Judged, scored: ScoredGroup, micro_tokens: int) -> frozenset[Mark]:
+def _marks(group: Judged, scored: ScoredGroup, rules: MarkRules) -> frozenset[Mark]:
+    """All but a filter's."""
     if group.refusal is not None:
         return frozenset({Mark.FILTERED if group.filtered else Mark.REFUSED_PROMPT})
     if all(group.failed):
         return frozenset({Mark.FAILED})
-    oversize = _is_oversize(group, scored, micro_tokens)
+    oversize = _is_oversize(group, scored, rules.micro_tokens)
     kept = scored.marks & {Mark.OVERSIZE} if oversize is None else frozenset({Mark.OVERSIZE} if oversize else ())
-    return marks_of(scored.rewards) | kept
+    tested = values_of(scored.scores, rules.zero_variance_reward)
+    return marks_of(scored.rewards, tested, rules.min_group) | kept
 
 
 def _is_oversize(group: Judged, scored: ScoredGroup, micro_tokens: int) -> bool | None:

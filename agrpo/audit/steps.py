@@ -26,6 +26,8 @@ class Consumed:
     attempt: int
     reason: DropReason | None
     """None: trained."""
+    left_out_by: str | None = None
+    """The filter, where that is the reason."""
     staleness: int | None = None
     """None: dropped, or no sample was planned."""
     samples: tuple[tuple[int, int], ...] = ()
@@ -82,6 +84,7 @@ class PlanFacts:
     attempt: int
     num_replaced: int
     num_oversize: int
+    num_truncated: int
     consumed: list[int]
     """Tickets."""
 
@@ -229,6 +232,7 @@ class _Steps:
             attempt=plan.attempt,
             num_replaced=plan.num_replaced,
             num_oversize=plan.num_oversize,
+            num_truncated=plan.num_truncated,
             consumed=plan.consumed,
         )
 
@@ -282,7 +286,7 @@ def _trained(plan: Plan, done: Done | None, numbers: list[int]) -> Consumed:
 
 
 def _dropped(plan: Plan, drop: Drop) -> Consumed:
-    return Consumed(step=plan.step, attempt=plan.attempt, reason=drop.reason)
+    return Consumed(step=plan.step, attempt=plan.attempt, reason=drop.reason, left_out_by=drop.left_out_by)
 
 
 def _step(key: StepKey) -> tuple[int, int]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config import AsyncSection, RolloutLoopSection, RunSection, StepSection, load_settings
-from agrpo.errors import ConfigError, HookError, UnknownName
+from agrpo.audit.scores import MarkRules
+from agrpo.config import AsyncSection, FilterSection, RolloutLoopSection, RunSection, StepSection, load_settings
+from agrpo.config.zero_variance import zero_variance_of
+from agrpo.errors import AgrpoError, ConfigError, HookError, UnknownName
+from agrpo.filters import load_filters
 from agrpo.records.manifest import RunIdentity
 from agrpo.registry import Registry
 from agrpo.rollout_loop.finding import loop_class, overrides
 
 if TYPE_CHECKING:
     from agrpo.advantages import Advantage
+    from agrpo.filters import Filter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,10 @@ class Terms:
     identity: RunIdentity | None
     """None where `run.json` does not say it."""
     config_digest: str | None
+    zero_variance: str
+    """What becomes of groups with equal rewards."""
+    filters: Mapping[str, Filter] | None
+    """None where one cannot be loaded here."""
     advantage: Advantage | None
     """None where the part cannot be loaded here, or the run's rollout loop computes advantages itself."""
 
@@ -42,7 +51,18 @@ class Terms:
             prompts_per_epoch=document.get("prompts_per_epoch"),
             identity=RunIdentity(**said) if len(said) == 3 else None,
             config_digest=document.get("config_digest"),
+            zero_variance=zero_variance_of(tree),
+            filters=_filters(tree.get("filters", [])),
             advantage=None if _has_own(tree.get("rollout_loop", {})) else _advantage(tree.get("advantage", {})),
+        )
+
+    @property
+    def mark_rules(self) -> MarkRules:
+        return MarkRules(
+            micro_tokens=self.step.micro_tokens,
+            min_group=2 if self.advantage is None else self.advantage.min_group,
+            zero_variance_reward=self.step.zero_variance_reward,
+            filters=self.filters,
         )
 
     @property
@@ -52,10 +72,6 @@ class Terms:
     @property
     def sync_steps(self) -> int:
         return self.asynchronous.weight_sync_steps
-
-    @property
-    def zero_variance(self) -> str:
-        return self.step.zero_variance or ("refill" if self.max_staleness else "keep")
 
     @property
     def data_seed(self) -> int:
@@ -72,6 +88,13 @@ def _has_own(table: dict[str, Any]) -> bool:
         return overrides(loop_class(RolloutLoopSection(**table)), "compute_advantages")
     except HookError:
         return True
+
+
+def _filters(tables: list[dict[str, Any]]) -> dict[str, Filter] | None:
+    try:
+        return load_filters([FilterSection(**table) for table in tables])
+    except (AgrpoError, ImportError):
+        return None
 
 
 def _advantage(table: dict[str, Any]) -> Advantage | None:

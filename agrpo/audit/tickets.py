@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 
+from agrpo.audit.advantages import check_advantages
 from agrpo.audit.ancestry import Versions
 from agrpo.audit.archives import Written
-from agrpo.audit.consumption import Case, check_consumed, num_missing, takes_no_place
+from agrpo.audit.consumption import Case, check_consumed, num_missing, num_truncated, takes_no_place
 from agrpo.audit.going_back import check_rewinds
 from agrpo.audit.groups import TicketFacts
 from agrpo.audit.look import Look
@@ -116,6 +117,7 @@ def _check_counts(look: Look, plan: PlanFacts, books: Books, found: dict[int, Ti
     """What a plan counts of its groups, where all their scores can be read."""
     about, log = f"step {plan.step} (attempt {plan.attempt})", books.log
     consumed = [(found[ticket], log.consumed[ticket]) for ticket in plan.consumed if ticket in found]
+    check_advantages(look, plan, consumed, books.terms)
     replaced = [takes_no_place(one, facts, books.terms) for facts, one in consumed if one.reason is not None]
     if None not in replaced and sum(map(bool, replaced)) != plan.num_replaced:
         look.find(
@@ -125,10 +127,16 @@ def _check_counts(look: Look, plan: PlanFacts, books: Books, found: dict[int, Ti
     if places > books.terms.step.groups:
         look.find(about, f"expected {books.terms.step.groups} places, its groups take {places}")
     trained = [(one, facts.scores) for facts, one in consumed if one.reason is None]
-    missing = [num_missing(one, scores) for one, scores in trained if scores is not None]
-    if len(missing) == len(trained) and sum(missing) != plan.num_oversize:
+    readable = [(one, scores) for one, scores in trained if scores is not None]
+    missing = sum(num_missing(one, scores, books.terms) for one, scores in readable)
+    truncated = sum(num_truncated(scores, books.terms) for _, scores in readable)
+    if len(readable) < len(trained):
+        return
+    if missing != plan.num_oversize:
         look.find(
             about,
-            f"{sum(missing)} samples of its groups are not planned; expected those that are too long, of which it says there "
+            f"{missing} samples of its groups are not planned; expected those that are too long, of which it says there "
             f"are {plan.num_oversize}",
         )
+    if truncated != plan.num_truncated:
+        look.find(about, f"{truncated} samples of its groups were cut and are left out; it says {plan.num_truncated}")

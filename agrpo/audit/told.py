@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from agrpo.audit.ancestry import Versions
 from agrpo.audit.groups import TicketFacts
 from agrpo.audit.look import Look, counted
@@ -122,8 +120,11 @@ def _check_before(look: Look, key: str, group: WhatIfGroup, facts: TicketFacts, 
     found = [rollout.reward_before for rollout in group.rollouts]
     if recorded != found:
         look.find(key, f"it says that the rewards were {found}; expected the recorded ones, {recorded}")
-    elif terms.advantage is not None and not any(reward is not None and math.isinf(reward) for reward in recorded):
-        advantages = terms.advantage(np.asarray(facts.scores.rewards, np.float64))
+        return
+    if terms.advantage is None or terms.advantage.spans_step:
+        return
+    if not any(reward is not None and math.isinf(reward) for reward in recorded):
+        (advantages,) = terms.advantage([facts.scores.group_rewards])
         before = [rollout.advantage_before for rollout in group.rollouts]
         if [float(advantage) for advantage in advantages] != before:
             look.find(

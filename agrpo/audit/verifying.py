@@ -44,9 +44,11 @@ def _look(folder: RunFolder, *, database: bool, deep: bool, tell: Tell) -> Look:
     versions = read_versions(look)
     books = read_steps(look, ancestry, terms, versions)
     written = Written.of(look)
-    found = read_groups(look, written, books.log.consumed, micro_tokens=terms.step.micro_tokens, deep=deep)
+    found = read_groups(look, written, books.log.consumed, rules=terms.mark_rules, deep=deep)
     if terms.advantage is None:
         look.line("advantages", 0, "compared: the part that the run names cannot be loaded here")
+    if terms.filters is None:
+        look.line("filters", 0, "asked again: one that the run names cannot be loaded here")
     if ancestry.whole:
         check_tickets(look, books, written, found, versions)
     check_versions(look, versions, books)

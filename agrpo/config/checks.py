@@ -49,17 +49,6 @@ def cross_checks(
     stop, optimizer, asynchronous = sections["stop"], sections["optimizer"], sections["async"]
     if stop.max_steps is None and stop.epochs is None:
         problems.append("stop: says no end; set stop.max_steps or stop.epochs")
-    refills = (sections["step"].zero_variance or ("keep" if asynchronous.max_staleness == 0 else "refill")) == "refill"
-    if optimizer.scheduler in ("linear", "cosine") and stop.max_steps is None and refills:
-        problems.append(
-            f'optimizer.scheduler: "{optimizer.scheduler}" decays to the last step, whose number is unknown when '
-            "groups are refilled; set stop.max_steps, or step.zero_variance to keep or drop"
-        )
-    elif optimizer.scheduler in ("linear", "cosine") and stop.max_steps is None and sections["rollout_loop"].path:
-        problems.append(
-            f'optimizer.scheduler: "{optimizer.scheduler}" decays to the last step, whose number is unknown with '
-            "rollout_loop.path, whose filter_prompt may leave prompts out; set stop.max_steps, or a constant schedule"
-        )
     if optimizer.scheduler == "constant" and optimizer.warmup_steps:
         problems.append(
             'optimizer.warmup_steps: the schedule "constant" has no warm-up; set optimizer.scheduler = "constant_with_warmup"'

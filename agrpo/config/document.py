@@ -15,29 +15,14 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from agrpo.config.run import ROOMS
-from agrpo.config.sections import SECTIONS, RewardSection, SamplingSection
+from agrpo.config.sections import SECTIONS, FilterSection, RewardSection, SamplingSection
 from agrpo.errors import UnknownName
 from agrpo.registry import Registry, nearest
 
 ORDER = (
-    *("run", "model", "adapter", "prompts", "engine", "tools", "environments", "rollout_loop", "rewards", "step"),
-    *(
-        "async",
-        "optimizer",
-        "advantage",
-        "loss",
-        "aggregation",
-        "correction",
-        "masks",
-        "divergence",
-        "entropy",
-        "packing",
-        "checkpoint",
-        "resume",
-        "workers",
-        "stop",
-    ),
-    *("recorder", "supervision", "store"),
+    *("run", "model", "adapter", "prompts", "engine", "tools", "environments", "rollout_loop", "rewards", "filters"),
+    *("step", "async", "optimizer", "advantage", "loss", "aggregation", "correction", "masks", "divergence", "entropy"),
+    *("packing", "checkpoint", "resume", "workers", "stop", "recorder", "supervision", "store"),
 )
 """Tables as the page has them."""
 CHOSEN = {
@@ -49,6 +34,8 @@ CHOSEN = {
     "packing": "How samples lie in the rows that the learner reads ([packing.md](packing.md)).",
 }
 """Tables that choose a part, and what for."""
+LISTED: dict[str, type[Any]] = {"rewards": RewardSection, "filters": FilterSection}
+"""Tables that may stand several times, each of which chooses a part."""
 _ROW = "| `{name}` | {values} | {default} | {meaning} |"
 _TABLE = "| setting | takes | default | |\n|---|---|---|---|"
 _SHUFFLE = _ROW.format(
@@ -80,7 +67,7 @@ def table_document(name: str) -> str:
     """One table of a run's file and every part that it can choose. Raises `UnknownName`."""
     if name not in ORDER:
         raise UnknownName(f'no table is called "{name}"; {nearest(name, list(ORDER))}')
-    lines = [f"## {name}\n", *(_chosen(name) if name in ROOMS else _rewards() if name == "rewards" else _fixed(name))]
+    lines = [f"## {name}\n", *(_chosen(name) if name in ROOMS else _listed(name) if name in LISTED else _fixed(name))]
     return "\n".join(lines)
 
 
@@ -99,10 +86,10 @@ def _chosen(name: str) -> Iterator[str]:
     yield from _parts(name, room, default)
 
 
-def _rewards() -> Iterator[str]:
-    yield f"`[[rewards]]`, as often as there are rewards. {_about(RewardSection)}\n"
-    yield f"{_settings(RewardSection)}\n"
-    yield from _parts("rewards", "agrpo.rewards", None)
+def _listed(name: str) -> Iterator[str]:
+    yield f"`[[{name}]]`, as often as there are {name}. {_about(LISTED[name])}\n"
+    yield f"{_settings(LISTED[name])}\n"
+    yield from _parts(name, f"agrpo.{name}", None)
 
 
 def _parts(table: str, room: str, default: str | None) -> Iterator[str]:

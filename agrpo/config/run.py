@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pydantic
 
 from agrpo.config.checks import cross_checks
+from agrpo.config.group_checks import group_checks
 from agrpo.config.layers import Settings
 from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
 from agrpo.config.sections import (
@@ -20,6 +21,7 @@ from agrpo.config.sections import (
     CheckpointSection,
     EnvironmentsSection,
     FactorySection,
+    FilterSection,
     ModelSection,
     OptimizerSection,
     RecorderSection,
@@ -35,6 +37,7 @@ from agrpo.config.sections import (
     ToolsSection,
     WorkersSection,
 )
+from agrpo.config.zero_variance import zero_variance_of
 from agrpo.errors import ConfigError, UnknownName
 from agrpo.records.sampling import Sampling
 from agrpo.registry import Registry, knobs_of, nearest, problems_of
@@ -56,6 +59,9 @@ ROOMS: dict[str, tuple[str, str | None]] = {
     "packing": ("agrpo.packing", "tree"),
 }
 """Tables that choose a part: the room, and the part where the file names none."""
+
+
+_Listed = TypeVar("_Listed", RewardSection, FilterSection)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,7 @@ class RunConfig:
     environments: EnvironmentsSection
     rollout_loop: RolloutLoopSection
     rewards: tuple[RewardSection, ...]
+    filters: tuple[FilterSection, ...]
     advantage: Advantage
     loss: Loss
     aggregation: Aggregation
@@ -116,16 +123,17 @@ class RunConfig:
 
     @property
     def zero_variance(self) -> str:
-        return self.step.zero_variance or ("keep" if self.lockstep else "refill")
+        return zero_variance_of(self.settings.tree)
 
     def num_steps(self, prompts_per_epoch: int | None) -> int | None:
         """Optimizer steps of the whole run; None where they cannot be counted.
 
-        A rollout loop may leave prompts out, which take no place in a step, and its class is not imported here.
+        A rollout loop may leave prompts out, and filters groups, which take no place in a step then.
         """
         if self.stop.max_steps is not None or self.stop.epochs is None:
             return self.stop.max_steps
-        if self.zero_variance == "refill" or self.rollout_loop.path is not None or prompts_per_epoch is None:
+        leaves_out = self.rollout_loop.path is not None or self.filters
+        if self.zero_variance == "refill" or leaves_out or prompts_per_epoch is None:
             return None
         return -(-self.stop.epochs * prompts_per_epoch // self.step.groups)
 
@@ -153,15 +161,20 @@ class _Builder:
         asked = self._asked_sampling()
         shuffle = self._shuffle()
         parts = {name: self._part(name) for name in ROOMS}
-        rewards = self._rewards()
+        rewards, filters = self._rewards(), self._filters()
         sampling = self._sampling(asked, parts["loss"])
         if not self.problems:
             self.problems += cross_checks(
                 sections, sampling, rewards, parts["engine"], loss=parts["loss"], aggregation=parts["aggregation"]
             )
+            self.problems += group_checks(
+                self.tree, sections, sampling, rewards=rewards, filters=filters, advantage=parts["advantage"]
+            )
         if self.problems:
             raise ConfigError([self._with_origin(problem) for problem in self.problems])
         self.resolved["rewards"] = [_values_of(reward) for reward in rewards]
+        if filters:
+            self.resolved["filters"] = [_values_of(one) for one in filters]
         return RunConfig(
             run=sections["run"],
             model=sections["model"],
@@ -172,6 +185,7 @@ class _Builder:
             environments=sections["environments"],
             rollout_loop=sections["rollout_loop"],
             rewards=tuple(rewards),
+            filters=tuple(filters),
             correction=sections["correction"],
             masks=sections["masks"],
             divergence=sections["divergence"],
@@ -197,7 +211,7 @@ class _Builder:
         return f"{problem} ({origin})" if origin else problem
 
     def _refuse_unknown_tables(self) -> None:
-        known = [*SECTIONS, *ROOMS, "rewards"]
+        known = [*SECTIONS, *ROOMS, "rewards", "filters"]
         self.problems += [f"{key}: unknown table; {nearest(key, known)}" for key in self.tree if key not in known]
 
     def _section(self, name: str, cls: type[Any], values: Any) -> Any:
@@ -269,32 +283,44 @@ class _Builder:
         if not isinstance(entries, list) or not (entries or acts):
             self.problems.append("rewards: missing; a run needs at least one [[rewards]] table")
             return []
-        built = [self._reward(f"rewards.{index}", entry) for index, entry in enumerate(entries)]
-        return [reward for reward in built if reward is not None]
+        return self._listed("rewards", entries, RewardSection)
 
-    def _reward(self, where: str, entry: Any) -> RewardSection | None:
+    def _filters(self) -> list[FilterSection]:
+        entries = self.tree.get("filters", [])
+        if not isinstance(entries, list):
+            self.problems.append(f"filters = {entries!r}: expected tables [[filters]]")
+            return []
+        return self._listed("filters", entries, FilterSection)
+
+    def _listed(self, table: str, entries: list[Any], section: type[_Listed]) -> list[_Listed]:
+        """Entries that each choose a part of the table's room, or something of the user's by its path."""
+        built = [self._entry(table, f"{table}.{index}", entry, section) for index, entry in enumerate(entries)]
+        return [one for one in built if one is not None]
+
+    def _entry(self, table: str, where: str, entry: Any, section: type[_Listed]) -> _Listed | None:
         if not isinstance(entry, Mapping):
-            self.problems.append(f"{where} = {entry!r}: expected a table [[rewards]]")
+            self.problems.append(f"{where} = {entry!r}: expected a table [[{table}]]")
             return None
-        own = knobs_of(RewardSection)
+        own = knobs_of(section)
         values = {key: value for key, value in entry.items() if key in own}
         knobs = {**values.pop("settings", {}), **{key: value for key, value in entry.items() if key not in own}}
         name = entry.get("name")
         try:
             if isinstance(name, str) and ":" not in name:
-                cls = Registry("agrpo.rewards")[name]
+                cls = Registry(f"agrpo.{table}")[name]
                 try:
                     cls(**knobs)
                 except pydantic.ValidationError as error:
                     self.problems += problems_of(error, [*knobs_of(cls), *own], f"{where}.")
                     return None
-            elif knobs:
+            elif knobs and section is RewardSection:
                 unknown = next(iter(knobs))
                 self.problems.append(f"{where}.{unknown}: unknown setting; {nearest(unknown, own)}")
                 return None
-            return RewardSection(**values, settings=knobs)
+            return section(**values, settings=knobs)
         except UnknownName as error:
-            self.problems.append(f'{where}.name: {error} Or name one of yours as "package.module:function"')
+            kind = "function" if section is RewardSection else "Class"
+            self.problems.append(f'{where}.name: {error} Or name one of yours as "package.module:{kind}"')
         except pydantic.ValidationError as error:
             self.problems += problems_of(error, own, f"{where}.")
         return None

@@ -87,8 +87,8 @@ class AdapterSection:
 class SamplingSection:
     """The settings of `[engine]` that every engine shares."""
 
-    num_generations: Annotated[int, Field(ge=2)] = 8
-    """Rollouts per prompt. Two at least: an advantage compares the rollouts of a group."""
+    num_generations: Annotated[int, Field(ge=1)] = 8
+    """Rollouts per prompt: as many as the run's advantage compares, which is two at least for those of agrpo."""
     temperature: Positive = 1.0
     """0 is refused: a policy that never varies has nothing to compare."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -123,6 +123,16 @@ class RewardSection:
     """What a call that fails does: leave that rollout without this reward, or stop the run."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Knobs of a reward of agrpo."""
+
+
+@part
+class FilterSection:
+    """One filter of scored groups, in the order of the file."""
+
+    name: str
+    """A filter of agrpo, or a class of yours as `package.module:Class`."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Its knobs, which may also stand beside its name."""
 
 
 @part
@@ -207,7 +217,12 @@ class StepSection:
     """Most tokens forwarded at once; a step takes as many micro-batches as it needs."""
     zero_variance: Literal["keep", "drop", "refill"] | None = None
     """Groups whose rewards are equal: train them with advantage 0, leave the step shorter, or take others in their
-    place. None: `keep` in lockstep, `refill` otherwise."""
+    place. None: `keep` in lockstep and where a divergence or entropy has a coefficient, `refill` otherwise."""
+    zero_variance_reward: Annotated[str, Field(min_length=1)] | None = None
+    """Name of the reward that has to differ in a group, whatever its other rewards do, so that a length penalty keeps no
+    group whose answers are all right. None: the weighted sum."""
+    mask_truncated: bool = False
+    """Leave rollouts that were cut for their length out of the loss and its counts; their rewards still count in the group."""
 
 
 @part

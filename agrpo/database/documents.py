@@ -41,7 +41,8 @@ def add_plan(batch: Batch, plan: Plan) -> None:
     """The plan, and the groups it consumes."""
     kept = (
         "attempt, step, version, ordinal, parent_digest, num_updates, learning_rate, entropy_coefficient, seed, publish, empty, "
-        "num_trained_tokens, num_oversize, num_replaced, num_queued_samples, config_digest, planned_at, adopted_from, ranks"
+        "num_trained_tokens, num_oversize, num_truncated, num_replaced, num_queued_samples, config_digest, planned_at, "
+        "adopted_from, ranks"
     )
     row: Row = {name: getattr(plan, name) for name in kept.split(", ")}
     batch.add_rows("plans", [_timed({**row, "micro_batches": plan.rows}, "planned_at")])
@@ -49,7 +50,14 @@ def add_plan(batch: Batch, plan: Plan) -> None:
     key: Row = {"attempt": plan.attempt, "step": plan.step}
     trained = [{**key, "ticket": ticket, "trained": True, "staleness": ages.get(ticket)} for ticket in plan.tickets]
     dropped = [
-        {**key, "ticket": drop.ticket, "trained": False, "drop_reason": drop.reason.value} for drop in plan.drops
+        {
+            **key,
+            "ticket": drop.ticket,
+            "trained": False,
+            "drop_reason": drop.reason.value,
+            "left_out_by": drop.left_out_by,
+        }
+        for drop in plan.drops
     ]
     batch.add_rows("step_groups", [*trained, *dropped])
 

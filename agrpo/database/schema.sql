@@ -227,6 +227,7 @@ CREATE TABLE scored_groups (
     base INTEGER,
     marks VARCHAR[],
     refusal VARCHAR,
+    left_out_by VARCHAR,
     generated_at TIMESTAMPTZ,
     scored_at TIMESTAMPTZ,
     score_seconds DOUBLE,
@@ -239,6 +240,7 @@ COMMENT ON COLUMN scored_groups.model_step IS 'Optimizer step whose weights the 
 COMMENT ON COLUMN scored_groups.model_ordinal IS 'Publishes of the history up to that step, which staleness counts; NULL: model_version.';
 COMMENT ON COLUMN scored_groups.base IS 'Attempt under whose base the group was claimed.';
 COMMENT ON COLUMN scored_groups.marks IS 'What the scores mean whatever the run does with them, such as equal_rewards.';
+COMMENT ON COLUMN scored_groups.left_out_by IS 'First of the run''s filters that leaves the group out; NULL: none does.';
 COMMENT ON COLUMN scored_groups.score_seconds IS 'That all rewards of the group together took.';
 COMMENT ON COLUMN scored_groups.score_wait_seconds IS 'From the group''s end to its scoring.';
 COMMENT ON COLUMN scored_groups.score_queue_size IS 'Other finished groups that waited for scores when this one was taken.';
@@ -305,6 +307,7 @@ CREATE TABLE plans (
     empty BOOLEAN,
     num_trained_tokens BIGINT,
     num_oversize BIGINT,
+    num_truncated BIGINT,
     num_replaced BIGINT,
     num_queued_samples BIGINT,
     micro_batches INTEGER[][],
@@ -323,6 +326,7 @@ COMMENT ON COLUMN plans.num_replaced IS 'Dropped groups that took no place of th
 COMMENT ON COLUMN plans.publish IS 'Version that the step''s weights are published as; NULL: not published.';
 COMMENT ON COLUMN plans.empty IS 'Nothing is trained, and the weights stay as they are.';
 COMMENT ON COLUMN plans.num_oversize IS 'Samples left out because they are longer than step.micro_tokens.';
+COMMENT ON COLUMN plans.num_truncated IS 'Samples left out because their rollout was cut for its length (step.mask_truncated).';
 COMMENT ON COLUMN plans.num_queued_samples IS 'Samples of scored groups that waited when the step''s groups began to be chosen.';
 COMMENT ON COLUMN plans.micro_batches IS 'Per row, numbers of the plan''s samples: micro-batch by micro-batch, a row for each rank.';
 COMMENT ON COLUMN plans.ranks IS 'Processes of the learner: a micro-batch has a row for each.';
@@ -334,10 +338,12 @@ CREATE TABLE step_groups (
     ticket BIGINT NOT NULL,
     trained BOOLEAN NOT NULL,
     drop_reason VARCHAR,
+    left_out_by VARCHAR,
     staleness BIGINT
 );
 COMMENT ON TABLE step_groups IS 'The groups a plan consumes.';
 COMMENT ON COLUMN step_groups.drop_reason IS 'Why a group is not trained, such as equal_rewards or stale.';
+COMMENT ON COLUMN step_groups.left_out_by IS 'Filter that left the group out, where drop_reason is left_out.';
 COMMENT ON COLUMN step_groups.staleness IS 'Weight updates between sampling and training; NULL where no sample was planned.';
 
 CREATE TABLE steps (

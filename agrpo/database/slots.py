@@ -65,7 +65,7 @@ def add_scores(batch: Batch, data: pa.Buffer) -> None:
         [
             {
                 **{name: facts[name] for name in ("ticket", "prompt_id", "model_version", "marks", "refusal")},
-                **{name: facts.get(name) for name in ("base", *_SAMPLED_BY)},
+                **{name: facts.get(name) for name in ("base", "left_out_by", *_SAMPLED_BY)},
                 "generated_at": timestamp(facts["generated_at"]),
                 "scored_at": timestamp(facts["scored_at"]),
                 "score_seconds": scoring.get("seconds"),

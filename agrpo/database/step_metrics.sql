@@ -49,7 +49,7 @@ consumed AS (
     SELECT
         step, ticket, trained, concurrency, concurrency_cap, backpressure_seconds, load_wait_seconds, ceiling_wait_seconds,
         score_block_seconds, num_polls, kv_cache_usage, running_requests, queued_requests, preemptions, retries,
-        score_seconds, score_wait_seconds, score_queue_size, scored_at, num_oversize,
+        score_seconds, score_wait_seconds, score_queue_size, scored_at, num_oversize, step_groups.left_out_by AS left_out_by,
         coalesce(drop_reason = 'stale', false) AS stale,
         coalesce(drop_reason = 'oversize', false) AS oversize,
         list_has_any(marks, ['refused_prompt', 'filtered']) AS refused,
@@ -120,6 +120,12 @@ reward_measures AS (
     FROM rewards_of_groups JOIN samples_of_groups USING (step, ticket)
     WHERE std IS NOT NULL
     GROUP BY step, name
+),
+filter_measures AS (
+    SELECT step, 'filters/' || left_out_by || '/left_out_count' AS name, count(*) AS total, 1 AS weight
+    FROM consumed
+    WHERE left_out_by IS NOT NULL
+    GROUP BY step, left_out_by
 ),
 noted AS (
     SELECT
@@ -291,7 +297,8 @@ rollout_measures AS (
         mean_over(CASE WHEN answered THEN num_sequences END) AS "rollout/samples_per_rollout",
         once(count_if(NOT answered)) AS "rollout/failed_count",
         once(coalesce(sum(num_sequences) FILTER (stale), 0)) AS "sample/dropped_stale_count",
-        once(any_value(finished.num_oversize) + coalesce(sum(num_sequences) FILTER (oversize), 0)) AS "batch/dropped_oversize_count"
+        once(any_value(finished.num_oversize) + coalesce(sum(num_sequences) FILTER (oversize), 0)) AS "batch/dropped_oversize_count",
+        once(any_value(finished.num_truncated)) AS "batch/masked_truncated_count"
     FROM finished LEFT JOIN consumed_rollouts USING (step)
     GROUP BY step
 ),
@@ -353,6 +360,8 @@ FROM (UNPIVOT wide ON COLUMNS(* EXCLUDE (step)) INTO NAME name VALUE measured)
 WHERE measured.weight > 0 OR name = 'tools/failure_frequency' -- 0 of 0 calls: NaN (A-288)
 UNION ALL
 FROM reward_measures WHERE weight > 0
+UNION ALL
+FROM filter_measures
 UNION ALL
 FROM noted_measures
 UNION ALL

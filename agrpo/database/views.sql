@@ -85,7 +85,7 @@ COMMENT ON VIEW live_versions IS 'The published versions that count: what they s
 
 CREATE VIEW live_steps AS
 SELECT
-    steps.*, plans.version, plans.learning_rate, plans.seed, plans.num_trained_tokens, plans.num_oversize,
+    steps.*, plans.version, plans.learning_rate, plans.seed, plans.num_trained_tokens, plans.num_oversize, plans.num_truncated,
     plans.num_queued_samples, plans.ranks, plans.planned_at, plans.adopted_from,
     plans.entropy_coefficient AS planned_entropy_coefficient
 FROM steps
@@ -99,7 +99,7 @@ COMMENT ON MACRO is_void IS 'Whether a group was given up since the run went bac
 
 CREATE VIEW live_step_groups AS
 SELECT
-    step_groups.attempt, step, ticket, trained, drop_reason,
+    step_groups.attempt, step, ticket, trained, drop_reason, step_groups.left_out_by,
     CASE
         WHEN is_void(drop_reason) THEN NULL
         ELSE coalesce(

@@ -16,8 +16,9 @@ from functools import cache
 from statistics import fmean
 
 from agrpo.records.outcome import RowFacts, SampleOutcome
-from agrpo.records.progress import Plan, StepTimings
+from agrpo.records.progress import Plan
 from agrpo.records.score import ScoredGroup
+from agrpo.records.timings import StepTimings
 
 _NO_FAMILY = {"line", "names"}
 """Pages about measures, which measure nothing."""

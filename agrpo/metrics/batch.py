@@ -25,6 +25,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
         "batch/packing_ratio": ratio(sum(sample.num_tokens for sample in facts.samples), facts.num_forwarded_tokens),
         "batch/pad_frac": ratio(_num_padding(facts), facts.num_forwarded_tokens),
         "batch/dropped_oversize_count": _num_oversize(facts),
+        "batch/masked_truncated_count": facts.plan.num_truncated,
     }
 
 

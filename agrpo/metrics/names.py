@@ -27,7 +27,7 @@ class Measure:
     """One documented measure."""
 
     name: str
-    """`{name}` stands for a reward's name, `{tool}` for a tool's."""
+    """`{name}` stands for a reward's or a filter's name, `{tool}` for a tool's."""
     unit: str
     meaning: str
     over: str
@@ -299,6 +299,16 @@ MEASURES: tuple[Measure, ...] = (
     ),
     _measure(
         "batch/dropped_oversize_count", "samples", "A-347", "samples", "Dropped: longer than `step.micro_tokens`."
+    ),
+    _measure(
+        "batch/masked_truncated_count",
+        "samples",
+        "agrpo",
+        "samples",
+        "Left out: their rollout was cut (`step.mask_truncated`).",
+    ),
+    _measure(
+        "filters/{name}/left_out_count", "groups", "agrpo", "groups", "Left out by that filter, before any other."
     ),
     _measure("perf/step_s", "s", "A-348", "steps", "Wall time since the step before was done."),
     _measure("perf/fwd_bwd_s", "s", "A-349", _UPDATES, "Forward and backward passes."),

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from agrpo.records.outcome import RowFacts, SampleOutcome
+from agrpo.records.timings import StepTimings
 
 
 class DropReason(StrEnum):
@@ -17,6 +18,8 @@ class DropReason(StrEnum):
 
     EQUAL_REWARDS = "equal_rewards"
     TOO_FEW_SCORES = "too_few_scores"
+    LEFT_OUT = "left_out"
+    """One of the run's filters leaves the group out; the drop says which."""
     REFUSED_PROMPT = "refused_prompt"
     FILTERED = "filtered"
     """The run's own `filter_prompt` left the prompt out."""
@@ -102,6 +105,13 @@ class Drop:
 
     ticket: int
     reason: DropReason
+    left_out_by: str | None = None
+    """Name of the filter, where that is the reason."""
+
+    @property
+    def told(self) -> str:
+        """The reason in words."""
+        return self.reason.value if self.left_out_by is None else f"{self.reason} by {self.left_out_by}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +139,8 @@ class Plan:
     """Optimizer updates of the history, this step's included; an empty step is none."""
     num_oversize: int = 0
     """Samples left out because they are longer than `step.micro_tokens`."""
+    num_truncated: int = 0
+    """Samples left out because their rollout was cut for its length (`step.mask_truncated`)."""
     num_queued_samples: int | None = None
     """Samples of scored groups that waited when the step's groups began to be chosen."""
     num_trained_tokens: int
@@ -169,37 +181,6 @@ class Plan:
     def empty(self) -> bool:
         """Whether no token is trained, so that weights, optimizer and schedule stay as they are."""
         return self.num_trained_tokens == 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimings:
-    """Where the wall time went since the step before was done. The parts add up to `step_seconds`."""
-
-    step_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    """For scored groups."""
-    read_seconds: float = 0.0
-    """Reading scores and groups."""
-    plan_seconds: float = 0.0
-    """Advantages, rows, and writing the plan."""
-    forward_seconds: float = 0.0
-    backward_seconds: float = 0.0
-    optimizer_seconds: float = 0.0
-    digest_seconds: float = 0.0
-    record_seconds: float = 0.0
-    """Writing what the step before had done."""
-    sync_seconds: float = 0.0
-    """Publishing weights: the transfer, and their probe and record."""
-    sync_transfer_seconds: float = 0.0
-    """Writing and sending the weights; a part of `sync_seconds`."""
-    sync_pause_seconds: float = 0.0
-    """Pausing the servers that weights are sent into, and resuming them; a part of it too."""
-    sync_barrier_seconds: float = 0.0
-    """Waiting for the learner's other processes; likewise."""
-    checkpoint_seconds: float = 0.0
-    other_seconds: float = 0.0
-    num_syncs: int = 0
-    """Versions published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,11 @@ class Mark(StrEnum):
     """What a group's scores mean for training, whatever the run's state: pure per group."""
 
     EQUAL_REWARDS = "equal_rewards"
-    """All scored rollouts have the same reward: there is nothing to prefer."""
+    """All scored rollouts have the same reward, or the same value of `step.zero_variance_reward`: nothing to prefer."""
     TOO_FEW_SCORES = "too_few_scores"
-    """Fewer than two scored rollouts."""
+    """Fewer scored rollouts than the run's advantage can compare."""
+    LEFT_OUT = "left_out"
+    """One of the run's filters leaves the group out."""
     REFUSED_PROMPT = "refused_prompt"
     """The prompt was refused before generation; there are no rollouts."""
     FILTERED = "filtered"
@@ -101,6 +103,8 @@ class ScoredGroup:
     scores: list[Score]
     marks: frozenset[Mark] = frozenset()
     refusal: str | None = None
+    left_out_by: str | None = None
+    """Name of the first of the run's filters that leaves the group out."""
     num_prompt_tokens: list[int] = field(default_factory=list)
     num_completion_tokens: list[int] = field(default_factory=list)
     """Generated tokens of all turns."""
@@ -108,6 +112,8 @@ class ScoredGroup:
     """Tokens of all training sequences of the rollout."""
     terminated: list[bool] = field(default_factory=list)
     """Whether the model ended the rollout's last turn itself."""
+    truncated: list[bool] = field(default_factory=list[bool])
+    """Whether the rollout was cut for its length."""
     duplicates: list[bool] = field(default_factory=list)
     """Whether an earlier rollout of the group has the same tokens."""
     num_turns: list[int] = field(default_factory=list)
@@ -154,24 +160,38 @@ def total_rewards(scores: list[Score], own: list[float | None]) -> list[float]:
     return totals
 
 
-def marks_of(rewards: list[float]) -> frozenset[Mark]:
-    """The marks a group's summed rewards give it (A-123, A-124)."""
+def values_of(scores: Sequence[Score], reward: str | None) -> list[float] | None:
+    """What the reward of that name gave each rollout, NaN where it gave nothing; None: the group has no such reward."""
+    named = next((score for score in scores if score.reward == reward), None)
+    return None if named is None else [math.nan if value is None else value for value in named.values]
+
+
+def marks_of(rewards: list[float], tested: list[float] | None = None, min_group: int = 2) -> frozenset[Mark]:
+    """The marks a group's summed rewards give it (A-123, A-124).
+
+    `tested`: values that have to differ in their place (P-912). `min_group`: fewest scored rollouts; one alone is equal to
+    none (P-915).
+    """
     scored = [reward for reward in rewards if not math.isnan(reward)]
-    if len(scored) < 2:
+    if len(scored) < min_group:
         return frozenset({Mark.TOO_FEW_SCORES})
-    return frozenset({Mark.EQUAL_REWARDS}) if min(scored) == max(scored) else frozenset()
+    compared = scored if tested is None else [value for value in tested if not math.isnan(value)]
+    differ = bool(compared) and min(compared) != max(compared)
+    return frozenset() if differ or len(scored) < 2 else frozenset({Mark.EQUAL_REWARDS})
 
 
 NOT_ASKED = frozenset({Mark.REFUSED_PROMPT, Mark.FILTERED})
 """Marks of groups that have no rollouts, since their prompt was not asked."""
-_NEVER_FILLS = NOT_ASKED | {Mark.OVERSIZE, Mark.FAILED}
+UNTRAINABLE = NOT_ASKED | {Mark.OVERSIZE, Mark.FAILED}
+"""Marks of groups that could not be generated or trained at all."""
+_NEVER_FILLS = UNTRAINABLE | {Mark.LEFT_OUT}
 
 
 def fills_step(marks: frozenset[Mark], zero_variance: str) -> bool:
     """Whether a group with these marks takes one of the places of a step (`step.zero_variance`).
 
     `refill` gives places only to groups that can be told apart; `keep` also to groups with equal rewards; `drop` also
-    to groups with too few scores. What could not be generated or trained at all never takes one.
+    to groups with too few scores. What a filter leaves out, or could not be generated or trained at all, never takes one.
     """
     if marks & _NEVER_FILLS:
         return False

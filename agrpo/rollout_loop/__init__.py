@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from agrpo.errors import HookError
 from agrpo.rollout_loop.under_way import rollout_under_way
 
 if TYPE_CHECKING:
@@ -73,10 +74,19 @@ class AsyncRolloutLoop:
         """One value per rollout `[G]`, once `group.rewards` is set (float64 `[G]`, NaN where nothing scored a rollout).
 
         Called in the learner for every scored group, those that are dropped afterwards too. It has to follow from the group
-        alone: after a crash a group is asked again. Default: the run's `[advantage]`.
+        alone: after a crash a group is asked again. Default: the run's `[advantage]`, of the summed rewards; where that looks
+        at the other groups of a step too, it raises `HookError`.
         """
+        from agrpo.records.group_rewards import GroupRewards
+
         assert group.rewards is not None, "rewards are set before advantages are computed"
-        return self.config.advantage(group.rewards)
+        advantage = self.config.advantage
+        if advantage.spans_step:
+            raise HookError(
+                f"the run's [advantage] ({self.config.settings.tree['advantage']}) is made of all groups of a step, and "
+                'compute_advantages sees one; set advantage.name = "grpo" with scale = "group", or do not ask the default'
+            )
+        return advantage([GroupRewards.of_totals(group.rewards)])[0]
 
     async def setup(self) -> None:
         """Runs on the generator's loop before its first prompt; here clients are made. Default: nothing."""

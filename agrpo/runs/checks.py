@@ -13,6 +13,7 @@ from typing import Any
 from agrpo.config import ModelSection, RunConfig
 from agrpo.environments.checking import clashes, found_environments, unfit_rows
 from agrpo.errors import AgrpoError, ModelError
+from agrpo.filters import check_filter
 from agrpo.prompts import lacks_prompt, messages_of
 from agrpo.queue.filesystems.opening import open_filesystem
 from agrpo.registry import nearest
@@ -37,6 +38,7 @@ def check(config: RunConfig, *, folder: str | None = None) -> list[str]:
     problems = [*_check_model(config), *_check_targets(config), *_check_prompts(config), *check_servers(config)]
     for reward in config.rewards:
         problems += time_problems(reward) or check_reward(reward)
+    problems += [problem for one in config.filters for problem in check_filter(one)]
     problems += check_rollout_loop(config.rollout_loop)
     machine = memory.machine_here()
     problems += [

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from agrpo.records.progress import StepTimings
+from agrpo.records.timings import StepTimings
 
 _OF_SYNC = ("sync_transfer", "sync_pause", "sync_barrier")
 """Parts of publishing that are told apart, and are in its time as well."""

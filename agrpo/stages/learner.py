@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter
 from dataclasses import replace
 
 from agrpo.config import RunConfig, load_settings
@@ -25,6 +24,7 @@ from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Base, CheckpointState, Done, Plan
 from agrpo.records.trained_tokens import tokens_to_arrow
 from agrpo.stages.advantage_hook import AdvantageHook
+from agrpo.stages.choosing import Chooser, Chosen
 from agrpo.stages.clock import StepClock
 from agrpo.stages.context import StageContext
 from agrpo.stages.execution import StepMaterial, carry_out
@@ -32,7 +32,7 @@ from agrpo.stages.extent import Extent
 from agrpo.stages.going_back import rewound_base
 from agrpo.stages.keeping import Keeper
 from agrpo.stages.names import OWN_REPLAY
-from agrpo.stages.planning import Chooser, Chosen, StepNumbers, make_plan, read_groups
+from agrpo.stages.planning import StepNumbers, make_plan, read_groups
 from agrpo.stages.ranks import Recruiter, ranks_asked, recruiter_of
 from agrpo.stages.replaying import material_of, replay_to
 from agrpo.stages.run_ahead import RunAhead
@@ -319,15 +319,14 @@ class _Learner:
 
     def _say_spent(self, chosen: Chosen) -> None:
         """Nothing is left to train: the end of a run that has learned all, a failure of one that never did."""
-        reasons = Counter(drop.reason.value for drop in chosen.drops)
-        why = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        why = ", ".join(f"{count} {reason}" for reason, count in chosen.reasons.most_common())
         if self.standing.num_updates == 0:
             raise RewardError(
                 f"no group could be trained in two passes over {self.prompts_per_epoch} prompts: {why}; read some rollouts "
                 f'with `agrpo sql {self.folder.url} "SELECT * FROM rollouts_with_rewards LIMIT 10"` and check the rewards'
             )
         logger.warning("the run ends: two passes over the prompts gave no group to train (%s)", why)
-        self.events.write("spent", attempt=self.attempt, step=self.standing.step, reasons=dict(reasons))
+        self.events.write("spent", attempt=self.attempt, step=self.standing.step, reasons=dict(chosen.reasons))
 
     def _finish(self, plan: Plan, material: StepMaterial) -> None:
         """From the plan to the published version."""

@@ -1,4 +1,4 @@
-"""Planning a step: which groups it trains, what it drops and why, with which advantages, in which rows.
+"""Planning a step: its samples with their advantages, in rows, and what it drops and why.
 
 Nothing here touches the weights. What comes out is a `Plan`, which is written before the step begins and is all that a
 replay needs beside the groups themselves.
@@ -8,239 +8,28 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
+from agrpo.advantages import Advantage
 from agrpo.config import RunConfig
-from agrpo.errors import HookError, RecordError
+from agrpo.errors import RecordError
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import Drop, DropReason, Plan, PlannedSample
+from agrpo.records.group_rewards import GroupRewards
+from agrpo.records.progress import Plan, PlannedSample
+from agrpo.records.rollout import StopReason
 from agrpo.records.sample import Sample, TokenSequence
-from agrpo.records.score import Mark, ScoredGroup, fills_step
+from agrpo.records.score import ScoredGroup
 from agrpo.records.seeds import derive_seed
-from agrpo.stages.clock import StepClock
-from agrpo.stages.shelf import Shelf
+from agrpo.stages.choosing import Chosen
 from agrpo.staleness import staleness
-from agrpo.waiting import wait_for
 
 logger = logging.getLogger(__name__)
-
-BEAT_SECONDS = 1.0
-_REASONS = {
-    Mark.REFUSED_PROMPT: DropReason.REFUSED_PROMPT,
-    Mark.FILTERED: DropReason.FILTERED,
-    Mark.FAILED: DropReason.FAILED,
-    Mark.OVERSIZE: DropReason.OVERSIZE,
-    Mark.TOO_FEW_SCORES: DropReason.TOO_FEW_SCORES,
-    Mark.EQUAL_REWARDS: DropReason.EQUAL_REWARDS,
-}
-"""Why a marked group is dropped, the strongest reason first."""
-
-
-@dataclass(kw_only=True)
-class Chosen:
-    """The groups of a step, and what was dropped on the way."""
-
-    groups: list[ScoredGroup] = field(default_factory=list)
-    drops: list[Drop] = field(default_factory=list)
-    dropped: list[ScoredGroup] = field(default_factory=list)
-    num_replaced: int = 0
-    """Dropped groups that took no place of the step."""
-    num_void: int = 0
-    """Of them, tickets whose prompts are given out again."""
-    exhausted: bool = False
-    """No further prompt is to come."""
-    spent: bool = False
-    """See `Chooser.spent`."""
-    untrained_in_a_row: int = 0
-    num_queued_samples: int = 0
-    """Samples that waited when the first group was looked for."""
-
-    @property
-    def consumed(self) -> list[ScoredGroup]:
-        return [*self.groups, *self.dropped]
-
-    @property
-    def places(self) -> int:
-        """Places of the step that are taken, by trained groups and by dropped ones that count."""
-        return len(self.groups) + len(self.drops) - self.num_replaced
-
-
-class Tell(Protocol):
-    """Hears the tickets taken for a step, and how many of them took no place in it."""
-
-    def __call__(self, taken: set[int], dropped: int = 0, *, at_once: bool = False) -> None: ...
-
-
-class Chooser:
-    """Takes scored groups for a step: in ticket order in lockstep, lowest readable first otherwise."""
-
-    def __init__(
-        self,
-        config: RunConfig,
-        shelf: Shelf,
-        clock: StepClock,
-        *,
-        num_prompts: int | None,
-        num_void: int = 0,
-        prompts_per_epoch: int,
-        stop: threading.Event,
-        tell: Tell,
-        beat: Callable[[str, float], None],
-    ) -> None:
-        """`num_prompts`: prompts of the whole run, where that is bounded. `num_void`: consumed tickets that asked none.
-
-        `tell` hears the tickets taken so far for the step and how many of them took no place, so that generators know how
-        far they may go. `beat` is told every second what the step waits for, and for how long.
-        """
-        self._config = config
-        self._shelf = shelf
-        self._clock = clock
-        self._num_prompts = num_prompts
-        self._num_void = num_void
-        self._prompts_per_epoch = prompts_per_epoch
-        self._stop = stop
-        self._tell = tell
-        self._beat = beat
-        self._began = self._told = 0.0
-        self._filtered: Counter[int] = Counter()
-        """Prompts that `filter_prompt` left out, by epoch."""
-        self.untrained_in_a_row = 0
-        """Groups dropped since the last one that could be trained; late ones and those the engine failed do not count."""
-
-    @property
-    def spent(self) -> bool:
-        """Whether two passes' worth of groups in a row gave nothing to train.
-
-        Two, since every pass has an order of its own: only then was each prompt asked at least once.
-        """
-        return self.untrained_in_a_row >= max(2 * self._prompts_per_epoch, self._config.step.groups)
-
-    def choose(self, ordinal: int) -> Chosen:
-        """Wait for the groups of one step, planned after `ordinal` publishes. Consumes nothing: a plan does."""
-        self._shelf.look()
-        chosen = Chosen(num_queued_samples=self._shelf.num_samples())
-        taken: set[int] = set()
-        self._began = self._told = time.monotonic()
-        while chosen.places < self._config.step.groups and not chosen.exhausted and not chosen.spent:
-            if self._is_over(taken, chosen):
-                chosen.exhausted = True
-                break
-            scored = self._look(taken, chosen) or self._wait(taken, chosen)
-            taken.add(scored.ticket)
-            self._place(chosen, scored, ordinal)
-        # While the step is trained nobody looks: generators are told now what they may do beside it.
-        self._tell(taken, chosen.num_replaced, at_once=True)
-        chosen.untrained_in_a_row = self.untrained_in_a_row
-        self._num_void += chosen.num_void
-        return chosen
-
-    def _wait(self, taken: set[int], chosen: Chosen) -> ScoredGroup:
-        with self._clock.part("wait"):
-            return wait_for(
-                self._what(taken),
-                lambda: self._look(taken, chosen),
-                deadline_seconds=self._config.stop.stall_seconds,
-                stop=self._stop,
-            )
-
-    def _look(self, taken: set[int], chosen: Chosen) -> ScoredGroup | None:
-        self._drop_void(taken, chosen)
-        self._tell(taken, chosen.num_replaced, at_once=False)
-        self._say_waiting(chosen)
-        return self._next(taken)
-
-    def _drop_void(self, taken: set[int], chosen: Chosen) -> None:
-        """Tickets whose prompts are given out again are dropped on their claim: nobody need write them."""
-        for ticket, reason in self._shelf.void().items():
-            if ticket not in taken:
-                taken.add(ticket)
-                chosen.drops.append(Drop(ticket=ticket, reason=reason))
-                chosen.num_replaced += 1
-                chosen.num_void += 1
-
-    def _say_waiting(self, chosen: Chosen) -> None:
-        """Every second, how far the step is filled: groups may come in plenty and none of them fill it."""
-        now = time.monotonic()
-        if now - self._told < BEAT_SECONDS:
-            return
-        self._told = now
-        aside = f", {len(chosen.drops)} set aside" if chosen.drops else ""
-        told = f"scored groups: {chosen.places} of {self._config.step.groups} places filled{aside}"
-        self._beat(told, now - self._began)
-
-    def _is_over(self, taken: set[int], chosen: Chosen) -> bool:
-        asked = len(self._shelf.consumed) + len(taken) - self._num_void - chosen.num_void
-        return self._num_prompts is not None and asked >= self._num_prompts
-
-    def _what(self, taken: set[int]) -> str:
-        ticket = self._lowest(taken)
-        return f"scored group {ticket}" if self._config.lockstep else f"a scored group (lowest open ticket {ticket})"
-
-    def _lowest(self, taken: set[int]) -> int:
-        consumed = self._shelf.consumed
-        ticket = consumed.floor
-        while ticket in consumed or ticket in taken:
-            ticket += 1
-        return ticket
-
-    def _next(self, taken: set[int]) -> ScoredGroup | None:
-        lowest, waiting = self._lowest(taken), self._shelf.waiting
-        if lowest in waiting or self._config.lockstep:
-            return waiting.get(lowest) or self._shelf.look().get(lowest)
-        return next((group for ticket, group in self._shelf.look().items() if ticket not in taken), None)
-
-    def _place(self, chosen: Chosen, scored: ScoredGroup, ordinal: int) -> None:
-        """Give the group a place in the step, or drop it with the reason."""
-        reason = self._reason(scored, ordinal)
-        if reason is None:
-            chosen.groups.append(scored)
-            self.untrained_in_a_row = 0
-            return
-        chosen.drops.append(Drop(ticket=scored.ticket, reason=reason))
-        chosen.dropped.append(scored)
-        if reason is DropReason.OVERSIZE:
-            logger.warning(
-                "ticket %d is dropped: its every sample is longer than step.micro_tokens = %d; raise it to train them",
-                scored.ticket,
-                self._config.step.micro_tokens,
-            )
-        if reason is DropReason.FILTERED:
-            self._count_filtered(scored.ticket)
-        late = reason in (DropReason.STALE, DropReason.VOID_VERSION)
-        chosen.num_replaced += late or not fills_step(scored.marks, self._config.zero_variance)
-        self.untrained_in_a_row += not late and reason is not DropReason.FAILED
-        chosen.spent = self.spent
-
-    def _count_filtered(self, ticket: int) -> None:
-        """Raise `HookError` once no prompt of an epoch was asked (A-214)."""
-        epoch = self._shelf.prompt_of(ticket) // self._prompts_per_epoch
-        self._filtered[epoch] += 1
-        if self._filtered[epoch] == self._prompts_per_epoch:
-            raise HookError(
-                f"{self._config.rollout_loop.path}: filter_prompt left out all {self._prompts_per_epoch} prompts of epoch {epoch}; "
-                "a run asks one at least in every epoch. Mend the hook, then `agrpo resume` this run with --from-step and its last "
-                "step: prompts that it left out are asked about again"
-            )
-
-    def _reason(self, scored: ScoredGroup, ordinal: int) -> DropReason | None:
-        kept = frozenset({Mark.EQUAL_REWARDS}) if self._config.zero_variance == "keep" else frozenset()
-        for mark, reason in _REASONS.items():
-            if mark in scored.marks - kept:
-                return reason
-        if not self._shelf.version_counts(scored):
-            return DropReason.VOID_VERSION
-        if staleness(ordinal, scored.ordinal) > self._config.asynchronous.max_staleness:
-            return DropReason.STALE
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,22 +66,17 @@ def make_plan(
 
     `advantages`: of the run's own `compute_advantages`, by ticket. None: `config.advantage` gives them.
     """
+    if advantages is None:
+        advantages = _advantages(config.advantage, chosen.groups)
     samples: list[Sample] = []
     for scored in chosen.groups:
-        own = config.advantage(_rewards_of(scored)) if advantages is None else advantages[scored.ticket]
-        samples += _samples_of(scored, groups[scored.ticket], own, numbers.ordinal)
+        samples += _samples_of(scored, groups[scored.ticket], advantages[scored.ticket], numbers.ordinal)
+    kept = [one for one in samples if not (config.step.mask_truncated and _is_cut(groups[one.ticket], one))]
+    num_truncated, samples = len(samples) - len(kept), kept
     fitting = [sample for sample in samples if len(sample.sequence.tokens) <= config.step.micro_tokens]
     num_trained_tokens = sum(sample.sequence.num_trained for sample in fitting)
     if len(fitting) < len(samples):
-        logger.warning(
-            "step %d leaves out %d of its %d samples: longer than step.micro_tokens = %d, the longest %d tokens; raise it to "
-            "train them",
-            numbers.step,
-            len(samples) - len(fitting),
-            len(samples),
-            config.step.micro_tokens,
-            max(len(sample.sequence.tokens) for sample in samples),
-        )
+        _say_too_long(numbers.step, samples, len(fitting), config.step.micro_tokens)
     return Plan(
         attempt=numbers.attempt,
         step=numbers.step,
@@ -312,6 +96,7 @@ def make_plan(
         ranks=numbers.ranks,
         num_replaced=chosen.num_replaced,
         num_oversize=len(samples) - len(fitting),
+        num_truncated=num_truncated,
         num_trained_tokens=num_trained_tokens,
         untrained_in_a_row=chosen.untrained_in_a_row,
         num_queued_samples=chosen.num_queued_samples,
@@ -328,8 +113,26 @@ def make_plan(
     )
 
 
-def _rewards_of(scored: ScoredGroup) -> np.ndarray:
-    return np.asarray(scored.rewards, dtype=np.float64)
+def _advantages(advantage: Advantage, trained: list[ScoredGroup]) -> dict[int, np.ndarray]:
+    """float32 `[G]` by ticket, of the step's groups together."""
+    found = advantage([GroupRewards.of(scored.scores, scored.rewards) for scored in trained])
+    return {scored.ticket: own for scored, own in zip(trained, found, strict=True)}
+
+
+def _say_too_long(step: int, samples: list[Sample], num_fitting: int, micro_tokens: int) -> None:
+    logger.warning(
+        "step %d leaves out %d of its %d samples: longer than step.micro_tokens = %d, the longest %d tokens; raise it to train "
+        "them",
+        step,
+        len(samples) - num_fitting,
+        len(samples),
+        micro_tokens,
+        max(len(sample.sequence.tokens) for sample in samples),
+    )
+
+
+def _is_cut(group: RolloutGroup, sample: Sample) -> bool:
+    return group.rollouts[sample.rollout_index].stop_reason is StopReason.LENGTH
 
 
 def _samples_of(scored: ScoredGroup, group: RolloutGroup, advantages: np.ndarray, ordinal: int) -> list[Sample]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from agrpo.config import RunConfig, load_settings
 from agrpo.errors import DeadlineExceeded
+from agrpo.filters import Filter, left_out_by, load_filters
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.arrow import group_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
 from agrpo.records.progress import Hint
 from agrpo.records.rollout import StopReason
 from agrpo.records.sample import drift_of, sequences_of
-from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.records.score import UNTRAINABLE, Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards, values_of
 from agrpo.rewards.calling import state_at_start
 from agrpo.rewards.sandbox import RewardRunner
 from agrpo.stages.context import StageContext
@@ -58,6 +61,13 @@ class _Scorer:
             RewardRunner(reward, reproducible=config.sampling.reproducible, begun=begun, gpus=context.gpus)
             for reward in config.rewards
         ]
+        self.scored_group = partial(
+            scored_group,
+            micro_tokens=config.step.micro_tokens,
+            min_group=config.advantage.min_group,
+            zero_variance_reward=config.step.zero_variance_reward,
+            filters=load_filters(config.filters),
+        )
         self.running: dict[int, asyncio.Task[None]] = {}
         self.finished: set[int] = set()
         self.floor = 0
@@ -129,7 +139,7 @@ class _Scorer:
         began, waited = time.monotonic(), max(0.0, time.time() - group.finished_at)
         scores = await self._judge(group)
         scoring = Scoring(seconds=time.monotonic() - began, wait_seconds=waited, queue_size=queue_size)
-        scored = replace(scored_group(group, scores, self.config.step.micro_tokens), scoring=scoring)
+        scored = replace(self.scored_group(group, scores), scoring=scoring)
         self.folder.scored.publish(ticket, scored_to_arrow(scored))
         self.finished.add(ticket)
 
@@ -159,25 +169,31 @@ def environment_score(group: RolloutGroup) -> Score | None:
     )
 
 
-def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) -> ScoredGroup:
-    """The group's scores, marks and lengths. Pure: the same group and scores always give the same record but its time."""
+def scored_group(
+    group: RolloutGroup,
+    scores: list[Score],
+    micro_tokens: int,
+    *,
+    min_group: int = 2,
+    zero_variance_reward: str | None = None,
+    filters: Mapping[str, Filter] | None = None,
+) -> ScoredGroup:
+    """The group's scores, marks and lengths. Pure: the same group and scores always give the same record but its time.
+
+    `min_group`: fewest scored rollouts that can be compared. `zero_variance_reward`: the one that has to differ; None: the
+    sum. Raises `FilterError`.
+    """
     sequences = [sequences_of(rollout) for rollout in group.rollouts]
     rewards = total_rewards(scores, group.rollout_rewards)
     lengths = [len(sequence.tokens) for own in sequences for sequence in own]
-    marks = set(marks_of(rewards))
+    marks = set(marks_of(rewards, values_of(scores, zero_variance_reward), min_group))
     if group.refusal is not None:
         marks = {Mark.FILTERED if group.filtered else Mark.REFUSED_PROMPT}
     elif all(rollout.failed for rollout in group.rollouts):
         marks = {Mark.FAILED}
     elif lengths and min(lengths) > micro_tokens:
         marks.add(Mark.OVERSIZE)
-    seen: set[tuple[int, ...]] = set()
-    duplicates: list[bool] = []
-    for rollout in group.rollouts:
-        key = tuple(rollout.completion_ids)
-        duplicates.append(bool(rollout.turns) and key in seen)
-        seen.add(key)
-    return ScoredGroup(
+    scored = ScoredGroup(
         ticket=group.ticket,
         prompt_id=group.prompt.id,
         model_version=group.model_version,
@@ -193,7 +209,8 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         num_completion_tokens=[len(rollout.completion_ids) for rollout in group.rollouts],
         num_forwarded_tokens=[sum(len(sequence.tokens) for sequence in own) for own in sequences],
         terminated=[rollout.terminated for rollout in group.rollouts],
-        duplicates=duplicates,
+        truncated=[rollout.stop_reason is StopReason.LENGTH for rollout in group.rollouts],
+        duplicates=_duplicates(group),
         num_turns=[len(rollout.turns) for rollout in group.rollouts],
         num_sequences=[sum(sequence.num_trained > 0 for sequence in own) for own in sequences],
         duration_seconds=[rollout.duration_seconds for rollout in group.rollouts],
@@ -205,6 +222,18 @@ def scored_group(group: RolloutGroup, scores: list[Score], micro_tokens: int) ->
         scored_at=time.time(),
         pace=group.pace,
     )
+    name = left_out_by(filters or {}, scored) if not marks & UNTRAINABLE else None
+    return scored if name is None else replace(scored, marks=scored.marks | {Mark.LEFT_OUT}, left_out_by=name)
+
+
+def _duplicates(group: RolloutGroup) -> list[bool]:
+    seen: set[tuple[int, ...]] = set()
+    duplicates: list[bool] = []
+    for rollout in group.rollouts:
+        key = tuple(rollout.completion_ids)
+        duplicates.append(bool(rollout.turns) and key in seen)
+        seen.add(key)
+    return duplicates
 
 
 def _spread(score: Score, group: RolloutGroup) -> Score:

@@ -7,15 +7,15 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from agrpo.config import RewardSection
+from agrpo.filters import left_out_by, load_filters
 from agrpo.queue.rewinds import Rewinds
 from agrpo.queue.run_folder import RunFolder
 from agrpo.queue.whatifs import WhatIfs
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
 from agrpo.records.group import RolloutGroup
-from agrpo.records.score import Mark, Score, ScoredGroup, marks_of, total_rewards
+from agrpo.records.group_rewards import GroupRewards
+from agrpo.records.score import UNTRAINABLE, Mark, Score, ScoredGroup, marks_of, total_rewards, values_of
 from agrpo.records.whatif import WhatIfGroup, WhatIfRollout, optional, whatif_from_arrow, whatif_to_arrow
 from agrpo.rewards.calling import state_at_start
 from agrpo.rewards.sandbox import RewardRunner
@@ -25,7 +25,7 @@ MOST_AT_ONCE = 16
 """Groups being judged at a time."""
 REASONS = (
     *(Mark.REFUSED_PROMPT, Mark.FILTERED, Mark.FAILED),
-    *(Mark.OVERSIZE, Mark.TOO_FEW_SCORES, Mark.EQUAL_REWARDS),
+    *(Mark.OVERSIZE, Mark.LEFT_OUT, Mark.TOO_FEW_SCORES, Mark.EQUAL_REWARDS),
 )
 """What keeps a group from being trained, the strongest first, as the learner has it."""
 
@@ -54,6 +54,7 @@ class _Judgement:
     """What a group's scores would have been. Lists have one entry per rollout."""
 
     rewards: list[float]
+    scores: list[Score]
     errors: list[str | None]
     marks: frozenset[Mark]
 
@@ -65,6 +66,7 @@ class _Asking:
         self.folder = folder
         self.question = question
         self.topic = WhatIfs(folder.filesystem).groups(question.whatif.name)
+        self.filters = load_filters(question.recorded.filters)
         self.told = told
         self.num_done = self.num_wanted = 0
 
@@ -107,8 +109,8 @@ class _Asking:
     async def _group(self, ticket: int, runner: RewardRunner | None) -> WhatIfGroup:
         scored = scored_from_arrow(self.folder.scored.demand(ticket), self.folder.scored.key(ticket))
         judged = await self._judge(scored, runner)
-        before, after = (np.asarray(rewards, np.float64) for rewards in (scored.rewards, judged.rewards))
-        advantages = self.question.recorded.advantage(before), self.question.asked.advantage(after)
+        (before,) = self.question.recorded.advantage([GroupRewards.of(scored.scores, scored.rewards)])
+        (after,) = self.question.asked.advantage([GroupRewards.of(judged.scores, judged.rewards)])
         return WhatIfGroup(
             ticket=ticket,
             drop_reason_before=self._drop_reason(scored.marks),
@@ -118,8 +120,8 @@ class _Asking:
                     rollout_index=index,
                     reward_before=optional(scored.rewards[index]),
                     reward=optional(judged.rewards[index]),
-                    advantage_before=float(advantages[0][index]),
-                    advantage=float(advantages[1][index]),
+                    advantage_before=float(before[index]),
+                    advantage=float(after[index]),
                     error=judged.errors[index],
                 )
                 for index in range(len(scored.rewards))
@@ -128,7 +130,12 @@ class _Asking:
 
     async def _judge(self, scored: ScoredGroup, runner: RewardRunner | None) -> _Judgement:
         """As recorded where no other reward is asked, or no rollout has an answer."""
-        as_recorded = _Judgement(rewards=scored.rewards, errors=[None] * len(scored.rewards), marks=scored.marks)
+        as_recorded = _Judgement(
+            rewards=scored.rewards,
+            scores=scored.scores,
+            errors=[None] * len(scored.rewards),
+            marks=scored.marks,
+        )
         if runner is None:
             return as_recorded
         ticket = scored.ticket
@@ -136,9 +143,21 @@ class _Asking:
         if all(rollout.failed for rollout in group.rollouts):
             return as_recorded
         score = await _score(group, runner)
-        rewards = total_rewards([*(scored.scores if self.question.whatif.keep else ()), score], group.rollout_rewards)
-        marks = marks_of(rewards) | (scored.marks & {Mark.OVERSIZE})
-        return _Judgement(rewards=rewards, errors=score.errors, marks=marks)
+        scores = [*(scored.scores if self.question.whatif.keep else ()), score]
+        rewards = total_rewards(scores, group.rollout_rewards)
+        return _Judgement(
+            rewards=rewards, scores=scores, errors=score.errors, marks=self._marks(scored, scores, rewards)
+        )
+
+    def _marks(self, scored: ScoredGroup, scores: list[Score], rewards: list[float]) -> frozenset[Mark]:
+        """By the run's own rules and filters. A reward that they name and that is not asked is the sum."""
+        run = self.question.recorded
+        tested = values_of(scores, run.step.zero_variance_reward)
+        marks = marks_of(rewards, tested, run.advantage.min_group) | (scored.marks & {Mark.OVERSIZE})
+        if marks & UNTRAINABLE:
+            return marks
+        judged = replace(scored, rewards=rewards, scores=scores, marks=marks, left_out_by=None)
+        return marks | ({Mark.LEFT_OUT} if left_out_by(self.filters, judged) is not None else set())
 
     def _drop_reason(self, marks: frozenset[Mark]) -> str | None:
         """Why scores alone keep a group from being trained, by the run's own `step.zero_variance`."""

@@ -95,6 +95,13 @@ def _question(folder: RunFolder, asked: RunConfig, whatif: WhatIf) -> Question:
             f"{folder.url}: its advantages are those of {recorded.rollout_loop.path}, whose compute_advantages a what-if does not "
             "ask; the advantages of its steps are in the table samples"
         )
+    for config in (recorded, asked):
+        if config.advantage.spans_step:
+            raise ConfigError(
+                f"the advantage {config.settings.tree['advantage']} is made of all groups that a step trains, and a what-if takes "
+                "groups one by one, those that no step trained too; ask about one that is made of a group alone, such as grpo "
+                'with scale = "group"'
+            )
     return Question(whatif=whatif, recorded=recorded, asked=asked)
 
 
@@ -107,7 +114,12 @@ def _given(sets: list[str]) -> dict[str, Any]:
 
 def _laid_over(folder: RunFolder, tables: Mapping[str, Any]) -> RunConfig:
     """The run's settings with other tables. Raises `ConfigError` for what these cannot be."""
-    tree = load_settings(folder.document()).tree
+    tree = dict(load_settings(folder.document()).tree)
+    if (
+        "rewards" in tables
+    ):  # which these may name; they stay as the run has them, and are not asked of what is laid over it
+        tree.pop("filters", None)
+        tree["step"] = {**tree.get("step", {}), "zero_variance_reward": None}
     return RunConfig.build(Settings(tree={**tree, **tables}, origins=dict.fromkeys(tables, "--set")))
 
 

@@ -9,13 +9,15 @@ import pytest
 
 from agrpo.advantages import advantages
 from agrpo.errors import ConfigError, RewardError
+from agrpo.records.group_rewards import GroupRewards
 from agrpo.records.score import Mark, Score, marks_of, total_rewards
 
 NAN = math.nan
 
 
 def advantage_of(rewards: list[float], **settings: object) -> list[float]:
-    return advantages.build("grpo", settings)(np.array(rewards)).tolist()
+    (found,) = advantages.build("grpo", settings)([GroupRewards.of_totals(rewards)])
+    return found.tolist()
 
 
 def score_of(name: str, values: list[float | None], weight: float = 1.0) -> Score:
@@ -76,7 +78,7 @@ def test_the_deviation_is_the_samples_and_epsilon_is_added_to_it() -> None:
 
 def test_the_result_is_float32_and_the_rewards_are_untouched() -> None:
     rewards = np.array([0.0, NAN, 1.0])
-    result = advantages.build("grpo", {})(rewards)
+    (result,) = advantages.build("grpo", {})([GroupRewards.of_totals(rewards)])
     assert result.dtype == np.float32
     assert np.array_equal(rewards, [0.0, NAN, 1.0], equal_nan=True)
 
@@ -86,7 +88,7 @@ def test_an_infinite_reward_is_refused() -> None:
         advantage_of([0.0, math.inf])
 
 
-@pytest.mark.parametrize("settings", [{"scale": "batch"}, {"epsilon": 0}, {"epsilon": math.inf}, {"normalise": True}])
+@pytest.mark.parametrize("settings", [{"scale": "step"}, {"epsilon": 0}, {"epsilon": math.inf}, {"normalise": True}])
 def test_settings_out_of_range_are_refused(settings: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         advantages.build("grpo", settings)

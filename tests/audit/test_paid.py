@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agrpo.audit.scores import Judged, odd_scores
+from agrpo.audit.scores import Judged, MarkRules, odd_scores
 from agrpo.records.score import Mark, Score, ScoredGroup
 
 GROUP = Judged(
@@ -44,10 +44,10 @@ def scored_as(value: float | None) -> ScoredGroup:
 
 
 def test_scores_that_say_otherwise_than_the_environment_are_found():
-    assert list(odd_scores(GROUP, scored_as(1.0), 100)) == []
-    assert list(odd_scores(GROUP, scored_as(2.0), 100)) == [
+    assert list(odd_scores(GROUP, scored_as(1.0), MarkRules(micro_tokens=100))) == []
+    assert list(odd_scores(GROUP, scored_as(2.0), MarkRules(micro_tokens=100))) == [
         "its environment Game gave [1.0, None], its scores say [2.0, None]; expected the same"
     ]
-    assert list(odd_scores(GROUP, scored_as(None), 100)) == [
+    assert list(odd_scores(GROUP, scored_as(None), MarkRules(micro_tokens=100))) == [
         "its environment Game gave [1.0, None], its scores say None; expected the same"
     ]

@@ -28,13 +28,13 @@ from agrpo.records.progress import (
     PlannedSample,
     Probe,
     Rewind,
-    StepTimings,
     WeightsReady,
 )
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.score import Extra, Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.records.timings import StepTimings
 from agrpo.records.trained_tokens import TrainedTokens, tokens_to_arrow
 
 T0 = 1_700_000_000.0

@@ -10,7 +10,7 @@ from agrpo.instruments.diagnosis import diagnose
 from agrpo.instruments.history import StepPoint
 from agrpo.instruments.limits import binding, waits_of
 from agrpo.records.pace import Limit, Pace
-from agrpo.records.progress import StepTimings
+from agrpo.records.timings import StepTimings
 from agrpo.stages.waits import Waits
 from agrpo.staleness import limit_ticket
 from tests.instruments.made_points import GROUPS, SETTINGS, rules, with_settings

@@ -50,6 +50,15 @@ def test_a_step_that_takes_many_groups_for_few_places_fills_slowly():
     assert told(waiting(135, filled=27)).rule == "agrpo/too-few-steps"
 
 
+def test_filters_that_leave_most_groups_out_are_the_cause():
+    finding = told(waiting(equal_share=0.0, left_out_share=0.75, reward_mean=0.5))
+    assert finding.reading.endswith(
+        "None was left out for equal rewards; the mean reward is 0.50. The run's filters leave out 75 % of the groups."
+    )
+    assert finding.change.startswith("Loosen the filters ([[filters]])")
+    assert not told(waiting(left_out_share=0.25)).change.startswith("Loosen")
+
+
 def test_groups_that_fill_a_step_or_are_few_say_nothing():
     assert told(waiting(5000, filled=32)).rule == "agrpo/too-few-steps"
     assert told(waiting(63)).rule == "agrpo/too-few-steps"

@@ -11,7 +11,8 @@ from agrpo.instruments.live.looking import ENDED_SECONDS, STOPPED_SECONDS, Onloo
 from agrpo.instruments.live.waiting import FollowedWaiting
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.pace import Limit, Standing
-from agrpo.records.progress import Attempt, Hint, StepTimings
+from agrpo.records.progress import Attempt, Hint
+from agrpo.records.timings import StepTimings
 from tests.database.synthetic import add_attempt, add_done, add_group, add_plan, add_scores, add_step
 from tests.instruments.watched import document, going_on
 

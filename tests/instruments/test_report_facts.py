@@ -15,7 +15,8 @@ from agrpo.instruments.report.facts import RunFacts, read_facts
 from agrpo.instruments.report.page import report_page
 from agrpo.instruments.report.settings import Difference, GivenSetting, differences, given_settings
 from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
-from agrpo.records.progress import Attempt, Base, DropReason, StepTimings
+from agrpo.records.progress import Attempt, Base, DropReason
+from agrpo.records.timings import StepTimings
 from agrpo.stages.recorder import record_once
 from tests.database.synthetic import (
     T0,

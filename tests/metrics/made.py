@@ -8,9 +8,10 @@ from typing import Any
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.records.outcome import RowFacts, SampleOutcome
 from agrpo.records.pace import Pace
-from agrpo.records.progress import Drop, DropReason, Plan, StepTimings
+from agrpo.records.progress import Drop, DropReason, Plan
 from agrpo.records.rollout import ToolCall
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
+from agrpo.records.timings import StepTimings
 
 
 def scored(
@@ -98,6 +99,7 @@ def measured(
     rows: Sequence[RowFacts] = (),
     *,
     drops: Mapping[int, DropReason] | None = None,
+    left_out_by: Mapping[int, str] | None = None,
     timings: StepTimings | None = None,
     peak: float | None = None,
     num_generators: int = 1,
@@ -111,7 +113,10 @@ def measured(
             attempt=0,
             step=1,
             tickets=[group.ticket for group in consumed if group.ticket not in drops],
-            drops=[Drop(ticket=ticket, reason=reason) for ticket, reason in drops.items()],
+            drops=[
+                Drop(ticket=ticket, reason=reason, left_out_by=(left_out_by or {}).get(ticket))
+                for ticket, reason in drops.items()
+            ],
             samples=[],
             rows=[],
             num_trained_tokens=sum(one.num_trained_tokens for one in samples),

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from agrpo.metrics import StepFacts, measure_step
-from agrpo.records.progress import Drop, DropReason, Plan, StepTimings
+from agrpo.records.progress import Drop, DropReason, Plan
 from agrpo.records.score import Score, ScoredGroup
+from agrpo.records.timings import StepTimings
 from agrpo.stages.scorer import scored_group
 from tests.stages.groups import a_group
 

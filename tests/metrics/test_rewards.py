@@ -86,3 +86,12 @@ def test_a_family_that_fails_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     assert "reward" not in measures
     assert measures["batch/samples_per_step"] == 1
     assert "goes without its measures of rewards" in caplog.text
+
+
+@pytest.mark.spec("K26", "P-910")
+def test_groups_that_were_dropped_for_equal_rewards_are_in_the_share_and_in_the_mean():
+    rewards = [[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]]
+    groups = [scored(ticket, {"judge": own}) for ticket, own in enumerate(rewards)]
+    measures = measured(groups, drops=dict.fromkeys((0, 1), DropReason.EQUAL_REWARDS), num_replaced=2)
+    assert measures["frac_zero_std_groups"] == 0.5
+    assert measures["reward"] == 9 / 16

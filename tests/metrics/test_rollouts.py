@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agrpo.records.pace import Pace
-from agrpo.records.progress import DropReason, StepTimings
+from agrpo.records.progress import DropReason
 from agrpo.records.score import Scoring
+from agrpo.records.timings import StepTimings
 from tests.metrics.made import family, measured, scored
 
 

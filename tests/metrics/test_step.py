@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agrpo.records.progress import DropReason, StepTimings
+from agrpo.records.progress import DropReason
+from agrpo.records.timings import StepTimings
 from tests.metrics.made import family, measured, row, sample, scored
 
 TIMINGS = StepTimings(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from agrpo.config import RunConfig, resolve
@@ -29,7 +31,7 @@ def a_config(**tables: Any) -> RunConfig:
     }
     for name, values in tables.items():
         table = "async" if name == "asynchronous" else name
-        tree[table] = {**tree.get(table, {}), **values}
+        tree[table] = values if isinstance(values, list) else {**tree.get(table, {}), **values}
     return RunConfig.build(resolve(values=tree))
 
 
@@ -69,8 +71,26 @@ def _rollout(ticket: int, index: int, length: int, version: int) -> Rollout:
     )
 
 
-def publish(folder: RunFolder, group: RolloutGroup, rewards: tuple[float | None, ...], micro_tokens: int = 64) -> None:
-    """The group and its scores, as generator and scorer would have left them."""
+def cut(group: RolloutGroup, *indices: int) -> RolloutGroup:
+    """The group with these rollouts cut for their length."""
+    return replace(
+        group,
+        rollouts=[
+            replace(one, stop_reason=StopReason.LENGTH) if one.index in indices else one for one in group.rollouts
+        ],
+    )
+
+
+def publish(
+    folder: RunFolder,
+    group: RolloutGroup,
+    rewards: tuple[float | None, ...],
+    micro_tokens: int = 64,
+    *,
+    others: Sequence[Score] = (),
+    **rules: Any,
+) -> None:
+    """The group and its scores, as generator and scorer would have left them. `others`: of further rewards."""
     folder.groups.publish(group.ticket, group_to_arrow(group))
     score = Score(
         reward="judge",
@@ -79,5 +99,6 @@ def publish(folder: RunFolder, group: RolloutGroup, rewards: tuple[float | None,
         errors=[None] * len(rewards),
     )
     folder.scored.publish(
-        group.ticket, scored_to_arrow(scored_group(group, [score] if group.rollouts else [], micro_tokens))
+        group.ticket,
+        scored_to_arrow(scored_group(group, [score, *others] if group.rollouts else [], micro_tokens, **rules)),
     )

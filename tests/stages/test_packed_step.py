@@ -13,9 +13,10 @@ from agrpo.policy.model import load_policy
 from agrpo.policy.optimizer import build_optimizer
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import Done
+from agrpo.stages.choosing import Chooser
 from agrpo.stages.clock import StepClock
 from agrpo.stages.execution import StepMaterial, Trainee, carry_out
-from agrpo.stages.planning import Chooser, StepNumbers, make_plan, read_groups
+from agrpo.stages.planning import StepNumbers, make_plan, read_groups
 from agrpo.stages.shelf import ConsumedTickets, Shelf
 from tests.stages.groups import a_config, a_group, publish
 

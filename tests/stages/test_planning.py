@@ -12,8 +12,9 @@ from agrpo.config import RunConfig
 from agrpo.errors import DeadlineExceeded, Stopped
 from agrpo.queue.run_folder import RunFolder
 from agrpo.records.progress import DropReason
+from agrpo.stages.choosing import Chooser
 from agrpo.stages.clock import StepClock
-from agrpo.stages.planning import Chooser, StepNumbers, make_plan, read_groups, samples_of_plan
+from agrpo.stages.planning import StepNumbers, make_plan, read_groups, samples_of_plan
 from agrpo.stages.run_ahead import RunAhead
 from agrpo.stages.shelf import ConsumedTickets, Shelf
 from tests.stages.groups import a_config, a_group, publish
@@ -37,7 +38,7 @@ def a_chooser(
 ) -> Chooser:
     return Chooser(
         config,
-        Shelf(folder, consumed or ConsumedTickets()),
+        Shelf(folder, ConsumedTickets() if consumed is None else consumed),
         clock or StepClock(),
         num_prompts=num_prompts,
         prompts_per_epoch=prompts_per_epoch,
@@ -112,7 +113,7 @@ def test_the_time_until_a_group_is_scored_is_charged_to_waiting(folder: RunFolde
 def test_while_groups_come_and_none_fills_the_step_it_is_told_how_far_it_is(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("agrpo.stages.planning.BEAT_SECONDS", 0.0)
+    monkeypatch.setattr("agrpo.stages.choosing.BEAT_SECONDS", 0.0)
     for ticket, rewards in enumerate([(1.0, 0.0), (1.0, 1.0), (0.0, 0.0), (0.0, 1.0)]):
         publish(folder, a_group(ticket), rewards)
     told: list[str] = []

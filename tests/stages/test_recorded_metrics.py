@@ -125,7 +125,7 @@ def test_sixty_steps_with_drops_cuts_and_failures_are_measured_as_recorded(
     assert [step for step, name in sorted(measures) if name == "perf/weight_sync_s"] == list(range(3, 61, 2))
     found = {measure_named(name) for _, name in measures}
     unseen = {measure.name for measure in MEASURES if measure not in found} - {"rollout/score_block_s"}
-    elsewhere = ("rollout/vllm_", "tools/", "env/", "rollout/fork", "rollout/drift")
+    elsewhere = ("rollout/vllm_", "tools/", "env/", "filters/", "rollout/fork", "rollout/drift")
     assert (
         {name for name in unseen if not name.startswith(elsewhere)}
         == {

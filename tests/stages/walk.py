@@ -32,7 +32,7 @@ def settings(model: Path, prompts: Path, runs: Path, reward: str = "distinct_tok
     }
     for name, values in tables.items():
         table = "async" if name == "asynchronous" else name
-        tree[table] = {**tree.get(table, {}), **values}
+        tree[table] = values if isinstance(values, list) else {**tree.get(table, {}), **values}
     return tree
 
 

@@ -11,11 +11,12 @@ from agrpo.config import resolve
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
 from agrpo.errors import ConfigError, RewardError, RolloutNotFound
+from agrpo.filters import load_filters
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.queue.whatifs import WhatIfs
 from agrpo.records.whatif import WhatIfGroup
 from agrpo.runs import prepare
-from agrpo.stages.planning import _REASONS
+from agrpo.stages.choosing import _REASONS
 from agrpo.stages.recorder import record_once
 from agrpo.whatif.asking import REASONS, answer, answered
 from agrpo.whatif.question import Question, ask_advantage, ask_reward, begin
@@ -179,6 +180,25 @@ def test_a_reward_that_cannot_be_asked_is_refused_before_anything_is_written(fol
     with pytest.raises(ConfigError, match=told):
         asked(folder, ask_reward(folder, part, sets))
     assert folder.filesystem.list("whatif") == []
+
+
+@pytest.mark.parametrize("part", [["gdpo"], ["grpo", "scale=batch"]])
+def test_an_advantage_over_whole_steps_is_refused_since_groups_are_asked_one_by_one(folder: RunFolder, part: list[str]):
+    with pytest.raises(
+        ConfigError, match="is made of all groups that a step trains, and a what-if takes groups one by one"
+    ):
+        ask_advantage(folder, part[0], part[1:])
+
+
+def test_filters_and_the_reward_that_must_differ_judge_what_the_other_reward_gives(tmp_path: Path):
+    band = [{"name": "pass_rate", "low": 0.1, "high": 0.9, "reward": "exact_match"}]
+    config = a_config(filters=band, step={"zero_variance_reward": "exact_match"})
+    made = RunFolder.create(str(tmp_path / "run"), {"settings": {"tree": config.settings.tree, "origins": {}}})
+    for ticket, rewards in enumerate([(1.0, 0.0), (1.0, 1.0)]):
+        publish(made, a_group(ticket), rewards, filters=load_filters(config.filters))
+    found = summarize(asked(made, ask_reward(made, "tests.stages.judges:always_one", [])))
+    assert (found.drops_before, found.drops) == ({"left_out": 1}, {"left_out": 2})
+    assert found.lost == {"left_out": 1}
 
 
 def test_an_advantage_that_cannot_be_asked_is_refused(folder: RunFolder):

@@ -32,7 +32,7 @@ records AS (
     UNION ALL
     SELECT 3, 'plan', [
         ('planned_at', planned_at::VARCHAR), ('version', version::VARCHAR), ('trained', trained::VARCHAR),
-        ('drop_reason', drop_reason)
+        ('drop_reason', drop_reason), ('left_out_by', left_out_by)
     ]
     FROM live_plans JOIN live_step_groups USING (attempt, step) JOIN chosen USING (ticket)
     UNION ALL

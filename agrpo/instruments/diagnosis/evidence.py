@@ -9,6 +9,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
+from agrpo.config.zero_variance import zero_variance_of
 from agrpo.instruments.diagnosis.trend import Trend, trend_of
 from agrpo.instruments.history import StepPoint
 
@@ -43,9 +44,7 @@ class Evidence:
     def zero_variance(self) -> str | None:
         """What becomes of groups with equal rewards; where the run does not say, `async.max_staleness` decides."""
         chosen, limit = self.setting("step.zero_variance"), self.setting("async.max_staleness")
-        if chosen is not None or limit is None:
-            return chosen
-        return "keep" if limit == 0 else "refill"
+        return chosen if limit is None else zero_variance_of(self.settings)
 
     @property
     def samples_per_step(self) -> float | None:

@@ -24,6 +24,8 @@ BROKEN = 0.25
 """Of the reward's range: so far below what the last steps earned, an update broke the policy."""
 FAILED = 0.5
 """From this share of failed rollouts on, failures are the cause."""
+LEFT_OUT = 0.5
+"""From this share of groups that filters leave out on, they are the cause."""
 COLD = 0.05
 """A temperature up to here makes all rollouts of a group the same."""
 
@@ -54,6 +56,8 @@ class Waiting:
     num_groups: int
     equal_share: float
     """Of the groups: those whose rollouts all earn the same reward."""
+    left_out_share: float = 0.0
+    """Of the groups: those that a filter leaves out, whatever their rewards."""
     reward_mean: float | None
     """Of their rollouts; None where none has a reward."""
     failed_share: float
@@ -72,11 +76,14 @@ def recorded_waiting(database: str | Path | HasDatabase, settings: Mapping[str, 
     rows: list[dict[str, Any]] = query(database, _WAITING).to_pylist()
     groups = [(frozenset(map(Mark, row["marks"])), int(row["num_groups"])) for row in rows]
     num_groups = sum(number for _, number in groups)
-    equal = sum(number for marks, number in groups if Mark.EQUAL_REWARDS in marks)
+    equal, left_out = (
+        sum(number for marks, number in groups if mark in marks) for mark in (Mark.EQUAL_REWARDS, Mark.LEFT_OUT)
+    )
     choice, places = evidence.zero_variance or "refill", int(evidence.setting("step.groups") or 0)
     return Waiting(
         num_groups=num_groups,
         equal_share=equal / num_groups if num_groups else 0.0,
+        left_out_share=left_out / num_groups if num_groups else 0.0,
         reward_mean=rows[0]["reward_mean"] if rows else None,
         failed_share=(rows[0]["failed_share"] or 0.0) if rows else 0.0,
         places=places,
@@ -115,6 +122,8 @@ def _why(waiting: Waiting) -> str:
         "no rollout has a reward" if waiting.reward_mean is None else f"the mean reward is {waiting.reward_mean:.2f}"
     )
     failed = f" {percent(waiting.failed_share)} of the rollouts failed." if waiting.failed_share else ""
+    if waiting.left_out_share:
+        failed = f" The run's filters leave out {percent(waiting.left_out_share)} of the groups.{failed}"
     if not waiting.equal_share:
         return f"None was left out for equal rewards; {reward}.{failed}"
     return f"In {percent(waiting.equal_share)} of the groups all rollouts earn the same reward; {reward}.{failed}"
@@ -134,7 +143,13 @@ def _fell(evidence: Evidence, waiting: Waiting) -> bool:
 
 
 def _cure(evidence: Evidence, waiting: Waiting) -> str:
-    """By the likeliest cause: failures, a broken policy, greedy sampling, a reward at one end, prompts."""
+    """By the likeliest cause: filters, failures, a broken policy, greedy sampling, a reward at one end, prompts."""
+    if waiting.left_out_share >= LEFT_OUT:
+        return "Loosen the filters ([[filters]]): the column left_out_by of scored_groups says which of them leaves out what."
+    return _cure_of_rewards(evidence, waiting)
+
+
+def _cure_of_rewards(evidence: Evidence, waiting: Waiting) -> str:
     if waiting.failed_share >= FAILED or not waiting.equal_share:
         return "See what fails: agrpo questions RUN failed_rewards for rewards; agrpo watch RUN for the engine."
     if _fell(evidence, waiting):

@@ -24,6 +24,8 @@ class _Group:
     asked: bool
     """Whether it has rollouts; groups that have none wait for nothing."""
     equal: bool
+    left_out: bool
+    """By a filter."""
     fills: bool
     """A place of the step."""
     rewards: list[float]
@@ -64,6 +66,7 @@ class FollowedWaiting:
         return Waiting(
             num_groups=len(groups),
             equal_share=sum(group.equal for group in groups) / len(groups) if groups else 0.0,
+            left_out_share=sum(group.left_out for group in groups) / len(groups) if groups else 0.0,
             reward_mean=math.fsum(rewards) / len(rewards) if rewards else None,
             failed_share=sum(group.num_failed for group in groups) / rollouts if rollouts else 0.0,
             places=self._places,
@@ -79,6 +82,7 @@ def _group(scored: ScoredGroup, zero_variance: str) -> _Group:
     return _Group(
         asked=not scored.marks & NOT_ASKED,
         equal=Mark.EQUAL_REWARDS in scored.marks,
+        left_out=Mark.LEFT_OUT in scored.marks,
         fills=fills_step(scored.marks, zero_variance),
         rewards=[reward for reward in scored.rewards if math.isfinite(reward)],
         num_rollouts=len(failed),

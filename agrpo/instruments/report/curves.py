@@ -44,7 +44,10 @@ _PART_MEANS = "SELECT (step - 1) // ? AS number, part AS name, avg(seconds) AS v
 _PART_TOTALS = "SELECT part, sum(seconds) AS seconds FROM step_times GROUP BY part"
 
 _DROPS = """
-    SELECT (step - 1) // ? AS number, coalesce(drop_reason, 'no reason given') AS name, count(*) AS value
+    SELECT
+        (step - 1) // ? AS number,
+        coalesce(drop_reason || ' by ' || left_out_by, drop_reason, 'no reason given') AS name,
+        count(*) AS value
     FROM live_step_groups JOIN live_steps USING (attempt, step)
     WHERE NOT trained
     GROUP BY 1, 2

@@ -54,6 +54,8 @@ class Consumption:
     step: int
     trained: bool
     drop_reason: str | None
+    left_out_by: str | None
+    """The filter, where that is the reason."""
     staleness: int | None
     """Weight updates between sampling and training."""
     version: int

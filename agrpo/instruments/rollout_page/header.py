@@ -45,7 +45,8 @@ def became(page: RolloutPage) -> str:
             return f"in step {steps}, which is not done or not recorded yet"
         without = "" if page.samples or page.rollout is None else ", without this rollout"
         return f"trained in step{plural} {steps}{without}"
-    return f"dropped in step{plural} {steps}: {group.reason}"
+    by = page.consumed[0].left_out_by if page.consumed else None
+    return f"dropped in step{plural} {steps}: {group.reason}" + (f" by {harmless(by)}" if by else "")
 
 
 def messages(prompt: list[Message]) -> Iterator[RenderableType]:
