@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agrpo.config.objective import DivergenceSection
+from agrpo.config.objective import DivergenceSection, objective_problems
 from agrpo.config.sections import (
     AdapterSection,
     CheckpointSection,
@@ -19,6 +19,7 @@ from agrpo.config.serving import serving_problems
 from agrpo.records.sampling import Sampling
 
 if TYPE_CHECKING:
+    from agrpo.aggregations import Aggregation
     from agrpo.engines import EnginePart
     from agrpo.losses import Loss
 
@@ -35,10 +36,16 @@ _CALLING = (
 
 
 def cross_checks(
-    sections: Mapping[str, Any], sampling: Sampling, rewards: list[RewardSection], engine: EnginePart, loss: Loss
+    sections: Mapping[str, Any],
+    sampling: Sampling,
+    rewards: list[RewardSection],
+    engine: EnginePart,
+    *,
+    loss: Loss,
+    aggregation: Aggregation,
 ) -> list[str]:
     """What no setting can see alone."""
-    problems = _sampling_problems(sampling, loss)
+    problems = [*_sampling_problems(sampling, loss), *objective_problems(sections, loss, aggregation)]
     stop, optimizer, asynchronous = sections["stop"], sections["optimizer"], sections["async"]
     if stop.max_steps is None and stop.epochs is None:
         problems.append("stop: says no end; set stop.max_steps or stop.epochs")

@@ -45,7 +45,7 @@ def replay_to(
         done = carry_out(config, trainee, material_of(folder, plan, clock, on_row)).done
         if (done.digest, done.reference_digest) != (recorded.digest, recorded.reference_digest):
             raise ReplayMismatch(_difference(done, recorded, _other_ranks(plan, trainee)))
-        standing.count(plan, done.digest)
+        standing.count(plan, done)
         logger.info("step %d replayed: digest %s", number, done.digest[:12])
         on_step(done)
 
