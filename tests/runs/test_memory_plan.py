@@ -45,11 +45,12 @@ def test_of_an_adapter_alone_there_are_gradients_and_moments(tmp_path: Path):
 
 @pytest.mark.parametrize(("tables", "size"), [({}, 4), ({"model": {"dtype": "bfloat16"}}, 2)])
 def test_a_reference_policy_is_one_more_model_without_an_adapter(tmp_path: Path, tables: dict[str, Any], size: int):
-    penalty, what = {"divergence": {"coefficient": 0.1}}, "the reference policy's weights"
-    part = parts_of(planned(a_config(tmp_path / "copy", **tables, **penalty)), "learner")[what]
+    penalty: dict[str, Any] = {"divergence": {"coefficient": 0.1}}
+    what = "the reference policy's weights"
+    part = parts_of(planned(a_config(tmp_path / "copy", None, **tables, **penalty)), "learner")[what]
     assert part.likely == part.least == size * WEIGHTS
     for others in (tables, {**tables, **penalty, "adapter": {"rank": 4}}):
-        assert what not in parts_of(planned(a_config(tmp_path / "none", **others)), "learner")
+        assert what not in parts_of(planned(a_config(tmp_path / "none", None, **others)), "learner")
 
 
 def test_processes_share_the_reference_policy_and_the_advice_names_an_adapter(tmp_path: Path):

@@ -11,6 +11,7 @@ import torch
 
 from agrpo.config.objective import DivergenceSection
 from agrpo.policy.origin import Origin
+from agrpo.policy.ranks.sharding import own_share
 from agrpo.policy.reference import Copy
 from agrpo.policy.trainee import Trainee, begin
 from agrpo.policy.update import UpdateOutcome
@@ -65,7 +66,7 @@ def test_a_rank_holds_its_share_of_the_reference_and_no_gradient(
     shared = begin(replace(origin_of(), divergence=STAYING), recruiter.form(2), recruiter)
     trained(shared, STAYING, range(1, 3))
     assert isinstance(shared.reference, Copy) and shared.reference_state is None
-    held = sum(weight.to_local().numel() for weight in shared.reference.model.parameters())  # type: ignore[operator]
+    held = sum(own_share(weight).numel() for weight in shared.reference.model.parameters())
     whole = sum(weight.numel() for weight in shared.reference.model.parameters())
     assert held < 0.6 * whole
     assert all(weight.grad is None for weight in shared.reference.model.parameters())
