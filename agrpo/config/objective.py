@@ -56,6 +56,15 @@ class DivergenceSection:
     """Often called beta. 0: no reference policy is held."""
     unbiased: bool = True
     """Multiply `D` by the importance ratio, so that its gradient is that of the divergence."""
+    sync_steps: Annotated[int, Field(ge=1)] | None = None
+    """After every so many updates of the policy the reference moves towards it; TR-DPO takes 512. None: it stays what training
+    began with."""
+    mixup: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """How far it moves: the reference becomes `mixup x policy + (1 - mixup) x reference`, weight by weight."""
+
+    def syncs_after(self, num_updates: int) -> bool:
+        """Whether the reference moves after this update, counted from 1."""
+        return self.sync_steps is not None and num_updates % self.sync_steps == 0
 
 
 @part

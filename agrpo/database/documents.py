@@ -74,7 +74,7 @@ def add_done(batch: Batch, finished: FinishedStep) -> None:
     """The finished step, its rows, its samples and its logged measures."""
     done = finished.done
     kept = (
-        "attempt, step, loss, grad_norm, aux_loss, policy_loss, entropy_coefficient, digest, num_tokens, num_prompts, "
+        "attempt, step, loss, grad_norm, aux_loss, policy_loss, entropy_coefficient, digest, reference_digest, num_tokens, num_prompts, "
         "publish, empty, started_at, finished_at, peak_flops_per_second"
     )
     row: Row = {name: getattr(done, name) for name in kept.split(", ")}

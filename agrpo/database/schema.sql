@@ -355,6 +355,7 @@ CREATE TABLE steps (
     policy_loss DOUBLE,
     entropy_coefficient DOUBLE,
     digest VARCHAR,
+    reference_digest VARCHAR,
     num_tokens BIGINT,
     num_prompts BIGINT,
     publish BIGINT,
@@ -383,6 +384,7 @@ COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: li
 COMMENT ON COLUMN steps.policy_loss IS 'The loss without the bonus for entropy; NULL: there is no bonus.';
 COMMENT ON COLUMN steps.entropy_coefficient IS 'Of the bonus for entropy, after the step; NULL: there is no bonus.';
 COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
+COMMENT ON COLUMN steps.reference_digest IS 'Of the reference policy, where it moved after the step; NULL: it stayed, or there is none.';
 COMMENT ON COLUMN steps.num_tokens IS 'Tokens forwarded since the start of the run.';
 COMMENT ON COLUMN steps.num_prompts IS 'Prompts consumed since the start of the run.';
 COMMENT ON COLUMN steps.step_seconds IS 'Wall time since the step before was done: the sum of its parts, which follow.';
@@ -438,11 +440,11 @@ CREATE TABLE samples (
     clipped_high_share DOUBLE,
     capped_share DOUBLE,
     phi DOUBLE,
-    divergence_mean DOUBLE,
     correction_min DOUBLE,
     correction_mean DOUBLE,
     correction_max DOUBLE,
     sampler_mass DOUBLE,
+    kl DOUBLE,
     log_probs FLOAT[],
     entropies FLOAT[]
 );
@@ -459,11 +461,11 @@ COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region wh
 COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive; NULL: the loss has no such region.';
 COMMENT ON COLUMN samples.capped_share IS 'Tokens whose ratio is cut as a weight, and whose advantage is positive; NULL: the loss cuts none.';
 COMMENT ON COLUMN samples.phi IS 'Weight of the whole sample; NULL: the loss gives it none.';
-COMMENT ON COLUMN samples.divergence_mean IS 'From the reference policy, as it is penalised, before its coefficient; NULL: there is no penalty.';
 COMMENT ON COLUMN samples.correction_min IS 'Smallest weight of the old policy over the sampler, after its bounds; NULL: there is no correction.';
 COMMENT ON COLUMN samples.correction_mean IS 'Mean weight of the old policy over the sampler; NULL: there is no correction.';
 COMMENT ON COLUMN samples.correction_max IS 'Largest weight of the old policy over the sampler; NULL: there is no correction.';
 COMMENT ON COLUMN samples.sampler_mass IS 'What the sampler''s most likely tokens hold of its distribution; NULL: the loss reads none of them.';
+COMMENT ON COLUMN samples.kl IS 'Estimate of the divergence from the reference policy, before its coefficient, nats; NULL: there is no penalty.';
 
 CREATE TABLE metrics (
     attempt INTEGER NOT NULL,

@@ -320,7 +320,7 @@ sample_measures AS (
         weighted_mean_over(entropy_mean, s.num_trained_tokens) AS entropy,
         weighted_mean_over(logprob_difference_mean, s.num_trained_tokens) AS "sampling/sampling_logp_difference/mean",
         once(max(logprob_difference_max)) AS "sampling/sampling_logp_difference/max",
-        weighted_mean_over(divergence_mean, CASE WHEN divergence_mean IS NOT NULL THEN s.num_trained_tokens END) AS kl,
+        weighted_mean_over(kl, CASE WHEN kl IS NOT NULL THEN s.num_trained_tokens END) AS kl,
         mean_over(phi) AS "vespo/phi_seq_mean",
         once(min(coalesce(correction_min, ratio_min))) AS "sampling/importance_sampling_ratio/min",
         weighted_mean_over(

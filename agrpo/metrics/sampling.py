@@ -14,7 +14,7 @@ def measure(facts: StepFacts) -> dict[str, float | None]:
     tokens = [sample.num_trained_tokens for sample in samples]
     return {
         "entropy": weighted_mean([sample.entropy_mean for sample in samples], tokens),
-        "kl": mean_of_samples([sample.divergence_mean for sample in samples], samples),
+        "kl": mean_of_samples([sample.kl for sample in samples], samples),
         "vespo/phi_seq_mean": mean(sample.phi for sample in samples if sample.phi is not None),
         "sampling/sampling_logp_difference/mean": weighted_mean(
             [sample.logprob_difference_mean for sample in samples], tokens

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from agrpo.objective import Objective
+    from agrpo.policy.reference import Reference
 
 T = TypeVar("T")
 
@@ -84,6 +85,7 @@ def update(
     max_grad_norm: float,
     on_row: Callable[[], None] = lambda: None,
     group: Group | None = None,
+    reference: Reference | None = None,
 ) -> UpdateOutcome:
     """Take one step at `learning_rate` on the gradient of all rows. `on_row` is called after each row's backward.
 
@@ -92,6 +94,7 @@ def update(
     skips it. Raises `NotFinite` where loss or gradient is not finite; weights and optimizer are then as they were.
 
     `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
+    `reference`: what the objective's penalty measures against; None: it has none.
     """
     assert totals.num_tokens > 0, "a step without a trained token must be skipped: nothing moves in it"
     group = group or Group(model.device)
@@ -102,8 +105,10 @@ def update(
         totals = objective.looked_ahead(totals, np.concatenate(_by_plan(group.everyone(ahead))))
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
+    against = reference if objective.needs_reference else None
     for row, entropy_ahead in zip(rows, ahead or repeat(None), strict=False):
-        work = partial(forward, row, entropy_ahead) if row.num_trained else partial(_idle, model, row)
+        known = None if against is None else against.logprobs(row, temperature)
+        work = partial(forward, row, known, entropy_ahead) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()
@@ -174,6 +179,7 @@ def _entropy_of(read: Callable[[], Read | _Pass]) -> np.ndarray:
 def _forward(
     model: PreTrainedModel,
     row: Row,
+    reference_logprobs: Tensor | None,
     entropy_ahead: np.ndarray | None,
     *,
     objective: Objective,
@@ -193,6 +199,7 @@ def _forward(
         entropy=read.entropy,
         entropy_ahead=None if entropy_ahead is None else torch.from_numpy(entropy_ahead).to(model.device),
         top=_top_inputs(row, read) if with_top else None,
+        reference_logprobs=reference_logprobs,
     )
     found = objective(tokens, totals)
     return _Pass(
@@ -214,8 +221,7 @@ def _balanced(balance: StepBalance, row: Row, forward: Callable[[], _Pass]) -> _
 
 def _idle(model: PreTrainedModel, row: Row) -> _Pass:
     """A row without a term: a loss of 0 that every weight has a part in, so that all ranks have the same gradients to sum."""
-    one = np.zeros(1, np.int64)
-    read = row_logprobs(model, replace(row, index=one, targets=one, candidates=None, top=None), temperature=1.0)
+    read = row_logprobs(model, row.with_a_term(), temperature=1.0)
     none = read.logprobs.detach()[:0]
     return _Pass(
         logprobs=none,

@@ -37,7 +37,7 @@ class SampleOutcome:
     """Tokens whose ratio is cut as a weight, and whose advantage is positive. None: the loss cuts none."""
     phi: float | None = None
     """Weight of the whole sample. None: the loss gives it none."""
-    divergence_mean: float | None = None
+    kl: float | None = None
     """From the reference policy, as it is penalised, before its coefficient. None: there is no penalty."""
     correction_min: float | None = None
     """Weight of the old policy over the sampler, after its bounds. None: there is no correction."""

@@ -193,6 +193,8 @@ class Done:
     """Of all weights after the step; of the adapter's, where one is trained."""
     digests: dict[str, str]
     """By tensor."""
+    reference_digest: str | None = None
+    """Of all weights of the reference policy, where it moved after the step. None: it stayed, or there is none."""
     loss: float
     grad_norm: float
     aux_loss: float | None = None

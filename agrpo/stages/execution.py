@@ -29,6 +29,7 @@ from agrpo.records.tokens import StepTotals
 from agrpo.records.trained_tokens import TrainedTokens
 from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
+from agrpo.tensors import digest_of_tensor
 
 __all__ = ["StepMaterial", "StepResult", "TokensOf", "Trainee", "carry_out"]
 
@@ -38,7 +39,7 @@ SOME_MEAN = {
     "clipped_high_share": "clipped_high",
     "capped_share": "capped",
     "phi": "phi",
-    "divergence_mean": "divergence",
+    "kl": "divergence",
     "correction_mean": "correction",
     "sampler_mass": "sampler_mass",
 }
@@ -85,6 +86,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     trainee.num_prompts += len(plan.scored)
     with clock.part("digest"):
         digests = tensor_digests(trainee.model)
+        reference_digest = _follow(config, trainee, plan)
     facts = StepFacts(
         plan=plan,
         consumed=material.consumed,
@@ -104,7 +106,11 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
         corrections_of_samples=config.correction.mode.startswith("sequence"),
     )
     coefficient = _coefficient_after(config, plan, outcome)
-    done = replace(_done(facts, digests, trainee.num_prompts, started_at), entropy_coefficient=coefficient)
+    done = replace(
+        _done(facts, digests, trainee.num_prompts, started_at),
+        entropy_coefficient=coefficient,
+        reference_digest=reference_digest,
+    )
     return StepResult(done=done, tokens=[one.tokens for one in seen])
 
 
@@ -118,6 +124,16 @@ def objective_of(config: RunConfig) -> Objective:
         divergence=config.divergence,
         entropy=config.entropy,
     )
+
+
+def _follow(config: RunConfig, trainee: Trainee, plan: Plan) -> str | None:
+    """Let the reference follow the policy after an update, where it is its turn, and return the digest of what it became."""
+    if plan.empty or not config.divergence.syncs_after(plan.num_updates):
+        return None
+    trainee.sync_reference(config.divergence.mixup)
+    weights = trainee.reference_state
+    assert weights is not None, "a reference that follows the policy has weights of its own"
+    return digest_of({name: digest_of_tensor(tensor) for name, tensor in weights.items()})
 
 
 def _coefficient_after(config: RunConfig, plan: Plan, outcome: UpdateOutcome | None) -> float | None:

@@ -381,4 +381,5 @@ def _outcome(ticket: int, index: int, advantage: float, staleness: int) -> Sampl
         clipped_low_share=0.5 * index,
         clipped_high_share=0.5 - 0.5 * index,
         sampler_mass=0.75 - shift,
+        kl=0.125 * (1 + index),
     )
