@@ -129,7 +129,7 @@ def scalerl(_: Asked) -> Tree:
         "async": {"max_staleness": 8},
         "step": {"zero_variance": "refill"},
         "advantage": {"name": "grpo", "scale": "batch"},
-        "loss": {"name": "cispo", "epsilon_high": 5.0},
+        "loss": {"name": "cispo", "cap": 5.0},
         "aggregation": {"name": "token_mean"},
     }
 
@@ -141,7 +141,7 @@ def sapo(_: Asked) -> Tree:
     Expected: a loss of -0.055149 on the two fixture answers.
     """
     return {
-        "loss": {"name": "sapo", "temperature_pos": 1.0, "temperature_neg": 1.05},
+        "loss": {"name": "sapo", "temperature_positive": 1.0, "temperature_negative": 1.05},
         "aggregation": {"name": "sequence_mean"},
     }
 

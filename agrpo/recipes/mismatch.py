@@ -104,7 +104,7 @@ def vespo(_: Asked) -> Tree:
     Expected: weights 0.637762 and 1.240293, a loss of -0.750107 on the two fixture answers.
     """
     return {
-        "loss": {"name": "vespo", "k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0},
+        "loss": {"name": "vespo", "k_positive": 2.0, "lambda_positive": 3.0, "k_negative": 3.0, "lambda_negative": 2.0},
         "aggregation": {"name": "token_mean"},
         "correction": {"mode": "token_truncate"},
     }
