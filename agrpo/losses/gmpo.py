@@ -27,7 +27,10 @@ class Gmpo:
 
     num_top: ClassVar[int] = 0
     corrects_itself: ClassVar[bool] = False
-    level: ClassVar[Literal["token"]] = "token"
+
+    @property
+    def level(self) -> Literal["token"]:
+        return "token"
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss. Measures: `importance_ratio`, and whether a token is `masked`, `clipped_low`, `clipped_high`."""

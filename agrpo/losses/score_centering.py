@@ -47,7 +47,10 @@ class ScoreCentering:
 
     num_top: ClassVar[int] = 8
     corrects_itself: ClassVar[bool] = False
-    level: ClassVar[Literal["token"]] = "token"
+
+    @property
+    def level(self) -> Literal["token"]:
+        return "token"
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss. Measures as of the loss `clip`, and `sampler_mass`: what the sampler's most likely tokens hold.

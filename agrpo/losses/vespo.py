@@ -39,7 +39,10 @@ class Vespo:
 
     num_top: ClassVar[int] = 0
     corrects_itself: ClassVar[bool] = True
-    level: ClassVar[Literal["token"]] = "token"
+
+    @property
+    def level(self) -> Literal["token"]:
+        return "token"
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:
         """Per-token loss (G-155 to G-157). Measures: `importance_ratio` of the token, `masked`, and `phi` of its sample."""

@@ -120,10 +120,7 @@ def update(
     if not (math.isfinite(summed) and math.isfinite(grad_norm)):
         optimizer.zero_grad(set_to_none=True)
         raise _not_finite(seen, summed, grad_norm, learning_rate)
-    for parameters in optimizer.param_groups:
-        parameters["lr"] = learning_rate
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    _move(optimizer, learning_rate)
     clock.add("optimizer")
     return UpdateOutcome(
         loss=summed,
@@ -136,6 +133,14 @@ def update(
         backward_seconds=clock.seconds["backward"],
         optimizer_seconds=clock.seconds["optimizer"],
     )
+
+
+def _move(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """One step on the gradients, which are forgotten then."""
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = learning_rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

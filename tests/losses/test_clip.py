@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from agrpo.losses.clip import Clip
 from agrpo.records.tokens import TokenInputs, TokenLoss
 
 
-def lose(ratios: list[float], advantages: list[float], **knobs: float) -> tuple[TokenLoss, list[float]]:
+def lose(ratios: list[float], advantages: list[float], **knobs: Any) -> tuple[TokenLoss, list[float]]:
     """The loss of tokens with these ratios, and its gradient with respect to each log-prob."""
     logprobs = torch.tensor(ratios, dtype=torch.float64).log().requires_grad_()
     tokens = TokenInputs(

@@ -90,6 +90,7 @@ def test_adaptive_coefficient_becomes_what_the_references_becomes(name: str):
     after = case.out | case_of_file
     objective = case.objective()
     totals = objective.looked_ahead(case.totals(), case.values["entropies"][case.mask].numpy())
+    assert totals.entropy_mean is not None
     assert totals.entropy_mean == pytest.approx(float(after["last_world_entropy_after"]), abs=1e-6)
     became = following(objective.entropy, case.config["entropy_coef"], totals.entropy_mean)
     assert became == pytest.approx(after["entropy_coef_after"], abs=1e-12)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from agrpo.losses.score_centering import ScoreCentering
 from agrpo.losses.vespo import Vespo
 from agrpo.objective import Objective
 from agrpo.objective.entropy import applied, following
+from agrpo.records.group_rewards import GroupRewards
 from agrpo.records.score import Mark, marks_of
 from agrpo.records.tokens import TokenInputs, TopInputs
 from tests.losses.fixtures import clip, f1, f2, share_of, tensor, tokens_of, totals_of, value_of
@@ -33,7 +35,8 @@ def close(value: float) -> object:
 
 
 def grpo_advantages(rewards: list[float], **settings: object) -> list[float]:
-    return advantages.build("grpo", settings)(np.array(rewards)).tolist()
+    (found,) = advantages.build("grpo", settings)([GroupRewards.of_totals(rewards)])
+    return found.tolist()
 
 
 @pytest.mark.spec("P-001.test")
@@ -320,7 +323,7 @@ def test_unbiased_divergence_of_ratios_of_sequences_has_the_sequence_weight_at_e
 @pytest.mark.spec("G-143", "G-140")
 def test_masks_and_corrections_leave_the_divergence_alone():
     section = DivergenceSection(coefficient=1.0)
-    around = {
+    around: dict[str, Any] = {
         "divergence": section,
         "masks": MasksSection(off_policy_threshold=0.01),
         "correction": CorrectionSection(mode="token_mask", minimum=0.9, maximum=1.3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_masked_token_loses_its_own_score_and_keeps_the_centre():
 @pytest.mark.spec("A-137")
 def test_all_in_band_is_plain_masked_importance_sampling():
     given = drawn(0.05)
-    wide = {"importance_min": 0.1, "importance_max": 10.0}
+    wide: dict[str, Any] = {"importance_min": 0.1, "importance_max": 10.0}
     plain = Clip(epsilon=0.99, epsilon_high=9.0, **wide)
     found = ScoreCentering(**wide)(inputs(*given))
     assert torch.equal(found.loss, plain(inputs(*given)).loss)
