@@ -50,9 +50,9 @@ $(VLLM)/.installed: deployments/vllm/install.py
 	@$(PYTHON) $< $(VLLM)
 	@touch $@
 
-test-vllm: install ## The tests that need a real vLLM server, which they share; ARGS="-k words" picks some
+test-vllm: install ## The tests that need a real vLLM server, which they share; SLOW=1 adds those of minutes, ARGS="-k words" picks some
 	@if $(MAKE) --no-print-directory vllm; then \
-	   $(BIN)/python -m pytest tests/vllm -m vllm --durations 10 $(ARGS); \
+	   $(BIN)/python -m pytest tests/vllm -m "vllm$(if $(SLOW),, and not slow)" --durations 10 $(ARGS); \
 	 else \
 	   echo "the tests of a real vLLM server are not run: it cannot be installed here, for the reason above"; \
 	 fi

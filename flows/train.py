@@ -38,6 +38,7 @@ from agrpo.config import (
 from agrpo.errors import ConfigError, Stopped
 from agrpo.queue.run_folder import RunFolder
 from agrpo.quickstart.command import prepared_task
+from agrpo.recipes import beneath
 from agrpo.stages import SERVER, kind_of, stages_of
 from agrpo.stages.process import OnLine, Supervisor
 from agrpo.stages.supervision import Supervision
@@ -107,6 +108,7 @@ def train(
     config: str | None = None,
     quickstart: str | None = None,
     settings: list[str] | None = None,
+    recipe: str | None = None,
     resume: bool = False,
     runs_dir: str = "./runs",
     stages: list[str] | None = None,
@@ -118,6 +120,7 @@ def train(
         config: Path of a TOML file; begins a new run. A retry of the flow run goes on with the run it began.
         quickstart: Instead of `config`: a task of `agrpo quickstart`, prepared in `runs_dir` where it is not there yet.
         settings: `table.key=value`, laid over the file, or over what `run` has: then only what decides no value of the run.
+        recipe: With `config` or `quickstart`: papers' settings under those of the file, such as `dapo,tis`.
         resume: With `config` or `quickstart`: go on with the newest run of that name, and begin one only where there is none.
         runs_dir: Folder in which `run` is looked up.
         stages: Which stages to run here. None: all of them.
@@ -129,9 +132,13 @@ def train(
             f"{', '.join([*named, *(['resume'] if resume else [])]) or 'run, config, quickstart'}: give one of config or "
             "quickstart to begin a run, with resume to go on with the newest one; or run, alone, to go on with that one"
         )
+    if run is not None and recipe is not None:
+        raise ConfigError(
+            f"recipe = {recipe!r}: a run keeps the recipes that it began with; leave it out, or begin another run"
+        )
     if quickstart is not None:
         config, settings = prepare_quickstart(quickstart, runs_dir), [f"run.dir={runs_dir}", *(settings or [])]
-    asked = _asked(run, config, settings or [], runs_dir)
+    asked = _asked(run, config, settings or [], recipe, runs_dir)
     amends, trains = run is None or bool(settings), stages is None or LEARNER in stages
     folder = _run_folder(asked, resume=resume, amends=amends, trains=trains)
     follower = _follower.get() or _Follower()
@@ -274,12 +281,12 @@ class _Asked:
     """None: a run of these settings, begun or gone on with."""
 
 
-def _asked(run: str | None, config: str | None, sets: list[str], runs_dir: str) -> _Asked:
+def _asked(run: str | None, config: str | None, sets: list[str], recipe: str | None, runs_dir: str) -> _Asked:
     if run is not None:
         folder = runs.find(run, runs_dir)
         return _Asked(run=folder, settings=resolve(values=folder.document()["settings"]["tree"], sets=sets))
     assert config is not None, "what is to be trained was checked"
-    return _Asked(settings=resolve(Path(config), sets))
+    return _Asked(settings=resolve(Path(config), sets, beneath=beneath(recipe)))
 
 
 def _run_folder(asked: _Asked, *, resume: bool, amends: bool, trains: bool) -> RunFolder:

@@ -5,7 +5,7 @@ What divides spans the whole optimizer step (`StepTotals`), so no split into row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from agrpo.records.tokens import StepTotals, TokenInputs
 from agrpo.registry import Registry
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 class Aggregation(Protocol):
     """How per-token losses become the step's loss."""
+
+    for_sequences: ClassVar[bool]
+    """Whether it is only for losses whose importance ratio is that of a whole sample."""
 
     def __call__(self, loss: Tensor, tokens: TokenInputs, totals: StepTotals) -> Tensor:
         """This micro-batch's share (scalar) of the step's loss. `loss`: `[N]`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from agrpo.records.tokens import StepTotals, TokenInputs
 from agrpo.registry import part
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 @part
 class Constant:
     """Sum over tokens / (samples of the step x `engine.max_completion_length`)."""
+
+    for_sequences: ClassVar[bool] = False
 
     def __call__(self, loss: Tensor, tokens: TokenInputs, totals: StepTotals) -> Tensor:
         """This micro-batch's share; 0 where the step trains nothing."""

@@ -6,7 +6,8 @@ from collections import Counter
 
 from agrpo.audit.look import Look
 from agrpo.audit.terms import Terms
-from agrpo.records.progress import Done, Plan, PlannedSample, SampleOutcome
+from agrpo.records.outcome import SampleOutcome
+from agrpo.records.progress import Done, Plan, PlannedSample
 
 Sample = tuple[int, int, int, float, int]
 """Ticket, rollout, sequence, advantage, staleness."""

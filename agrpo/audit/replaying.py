@@ -177,7 +177,14 @@ class _Replayer:
                 source = self.folder.filesystem.local_folder(name.key)
                 if source is None:  # removed meanwhile, or not written whole
                     continue
-                state = read_checkpoint(source, trainee.model, trainee.optimizer, run=run, keepsakes=Keepsakes())
+                state = read_checkpoint(
+                    source,
+                    trainee.model,
+                    trainee.optimizer,
+                    run=run,
+                    keepsakes=Keepsakes(),
+                    reference=trainee.reference_state,
+                )
             except CheckpointMismatch:
                 raise
             except (CheckpointError, StoreLostWrites) as error:

@@ -200,16 +200,23 @@ class _Steps:
     def _chain(self, plan: Plan) -> None:
         before = self.before
         about = f"step {plan.step} (attempt {plan.attempt})"
-        if before is not None and before.step == plan.step - 1 and plan.parent_digest not in ("", before.digest):
-            self.look.find(
-                about,
-                f"its plan begins from weights {plan.parent_digest}, step {before.step} ended in {before.digest}; expected "
-                "the same",
-            )
+        if before is not None and before.step == plan.step - 1 and plan.parent_digest:
+            self._continue(about, plan, before)
         updates = self.num_updates + (not plan.empty)
         if plan.num_updates not in (0, updates):
             self.look.find(about, f"expected {updates} optimizer updates up to it, its plan says {plan.num_updates}")
         self.num_updates = plan.num_updates or updates
+
+    def _continue(self, about: str, plan: Plan, before: Done) -> None:
+        """A step begins with what the one before left, but where its plan was carried out again by other weights."""
+        begun = {"weights": plan.parent_digest, "an entropy coefficient": plan.entropy_coefficient}
+        left = {"weights": before.digest, "an entropy coefficient": before.entropy_coefficient}
+        for what, value in begun.items():
+            if value != left[what]:
+                self.look.find(
+                    about,
+                    f"its plan begins from {what} {value}, step {before.step} ended in {left[what]}; expected the same",
+                )
 
     def _consume(self, plan: Plan, done: Done | None) -> None:
         samples: dict[int, list[int]] = {ticket: [] for ticket in plan.tickets}

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from agrpo.tensors.whole import Tensors
 
 WEIGHTS, MOMENTS, STATE, EXTRA = "model.safetensors", "optimizer.safetensors", "state.json", "extra.safetensors"
+REFERENCE = "reference.safetensors"
+"""Weights of a reference policy that follows the one in training."""
 MASTERS = "masters.safetensors"
 """Within an export in a narrower type than weights are trained in: the weights themselves."""
 BASE = "the base"
@@ -55,10 +57,13 @@ def write_checkpoint(
     run: RunIdentity,
     state: CheckpointState,
     keepsakes: Keepsakes | None = None,
+    reference: Tensors | None = None,
 ) -> None:
-    """Write everything of a run at a step."""
+    """Write everything of a run at a step. `reference`: weights of a reference policy that are state; None: there are none."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tensors(trained_tensors(model), folder / WEIGHTS)
+    if reference is not None:
+        save_tensors(reference, folder / REFERENCE)
     write_training_state(folder, model, optimizer, keepsakes or Keepsakes())
     write_manifest(folder, run=run, step=state.step, digest=state.digest, state=state)
 
@@ -85,9 +90,17 @@ def write_masters(folder: Path, model: nn.Module) -> None:
 
 
 def read_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *, run: RunIdentity, keepsakes: Keepsakes
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    run: RunIdentity,
+    keepsakes: Keepsakes,
+    reference: Tensors | None = None,
 ) -> CheckpointState:
     """Bring model and optimizer to the bits that were written, fill `keepsakes`, and return what the run counted.
+
+    `reference`: weights of a reference policy to be brought there too; None: it is what it was loaded as.
 
     Every file is checked before anything is changed. Raises `CheckpointError` that names what is damaged, and
     `CheckpointMismatch` for what is whole and of another run, another model or a later agrpo.
@@ -96,8 +109,10 @@ def read_checkpoint(
     refuse_foreign(manifest, run, str(folder))
     if manifest.state is None:
         raise CheckpointMismatch(f"{folder} is an export: begin a run from it with model.path, none goes on from it")
-    document = _document(folder, manifest, model, WEIGHTS)
+    document = _document(folder, manifest, model, WEIGHTS, *([] if reference is None else [REFERENCE]))
     _copy(folder / WEIGHTS, trained_tensors(model))
+    if reference is not None:
+        _copy(folder / REFERENCE, reference)
     _read_moments(folder, document, model, optimizer)
     _fill(keepsakes, folder, manifest, document)
     return manifest.state

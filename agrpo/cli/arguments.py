@@ -14,3 +14,11 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="TABLE.KEY=VALUE", help="Overrides one setting of the file; may be repeated."),
 ]
+RecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--recipe",
+        metavar="NAME[,NAME]",
+        help="Papers' settings under those of the file, from left to right; `agrpo recipes` lists them.",
+    ),
+]

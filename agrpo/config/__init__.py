@@ -1,6 +1,6 @@
 """One run's settings: a TOML file whose tables are the parts of the run, resolved in layers that keep their origin.
 
-    defaults  <  file  <  --set key=value
+    defaults  <  recipes  <  file  <  --set key=value
 
 `resolve` gives `Settings` (plain values and where each came from); `RunConfig.build` checks them all, says everything
 that is wrong at once, and builds the parts. Nothing here imports torch or touches a model, a dataset or a server.
@@ -8,7 +8,7 @@ that is wrong at once, and builds the parts. Nothing here imports torch or touch
 
 from __future__ import annotations
 
-from agrpo.config.layers import Settings, load_settings, resolve
+from agrpo.config.layers import Beneath, Beneaths, Settings, load_settings, resolve
 from agrpo.config.run import PromptsSection, RunConfig
 from agrpo.config.sections import (
     AdapterSection,
@@ -35,6 +35,8 @@ from agrpo.config.sections import (
 __all__ = [
     "AdapterSection",
     "AsyncSection",
+    "Beneath",
+    "Beneaths",
     "CheckpointSection",
     "EnvironmentsSection",
     "FactorySection",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agrpo.config.objective import DivergenceSection, objective_problems
 from agrpo.config.sections import (
     AdapterSection,
     CheckpointSection,
@@ -18,6 +19,7 @@ from agrpo.config.serving import serving_problems
 from agrpo.records.sampling import Sampling
 
 if TYPE_CHECKING:
+    from agrpo.aggregations import Aggregation
     from agrpo.engines import EnginePart
     from agrpo.losses import Loss
 
@@ -34,10 +36,16 @@ _CALLING = (
 
 
 def cross_checks(
-    sections: Mapping[str, Any], sampling: Sampling, rewards: list[RewardSection], engine: EnginePart, loss: Loss
+    sections: Mapping[str, Any],
+    sampling: Sampling,
+    rewards: list[RewardSection],
+    engine: EnginePart,
+    *,
+    loss: Loss,
+    aggregation: Aggregation,
 ) -> list[str]:
     """What no setting can see alone."""
-    problems = _sampling_problems(sampling, loss)
+    problems = [*_sampling_problems(sampling, loss), *objective_problems(sections, loss, aggregation)]
     stop, optimizer, asynchronous = sections["stop"], sections["optimizer"], sections["async"]
     if stop.max_steps is None and stop.epochs is None:
         problems.append("stop: says no end; set stop.max_steps or stop.epochs")
@@ -61,6 +69,7 @@ def cross_checks(
     problems += _ignored_exports(sections["checkpoint"])
     problems += serving_problems(engine, sections["workers"], sampling)
     problems += _adapter_problems(sections["adapter"], engine)
+    problems += _reference_problems(sections["divergence"], sections["adapter"])
     problems += _tool_problems(sections["tools"], sections["environments"], stop.stall_seconds)
     problems += _environment_problems(sections["environments"], stop.stall_seconds)
     problems += _loop_problems(sections["rollout_loop"], sections, stop.stall_seconds)
@@ -94,6 +103,21 @@ def _sampling_problems(sampling: Sampling, loss: Loss) -> list[str]:
             f'{loss.num_top}, or set loss.name = "clip", which reads none'
         )
     return problems
+
+
+def _reference_problems(divergence: DivergenceSection, adapter: AdapterSection) -> list[str]:
+    follows = divergence.sync_steps is not None
+    refused = {
+        f"divergence.sync_steps = {divergence.sync_steps}: there is no reference policy that could follow, since "
+        "divergence.coefficient is 0; set the coefficient above 0, or leave sync_steps out": follows
+        and divergence.coefficient == 0,
+        f"divergence.sync_steps = {divergence.sync_steps}: with adapter.rank the reference is the model without its adapter, "
+        "which no mixture of weights can follow; leave sync_steps out, or train all weights": follows
+        and adapter.rank is not None,
+        f"divergence.mixup = {divergence.mixup:g}: says how far the reference policy moves, and it stays where it is; set "
+        "divergence.sync_steps, or leave mixup out": not follows and divergence.mixup != DivergenceSection().mixup,
+    }
+    return [problem for problem, is_so in refused.items() if is_so]
 
 
 def _precision_problems(model: ModelSection, adapter: AdapterSection) -> list[str]:

@@ -1,12 +1,12 @@
-"""Layers: defaults < file < `--set key=value`, each value with where it came from."""
+"""Layers: defaults < recipes < file < `--set key=value`, each value with where it came from."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from agrpo.errors import ConfigError
 
@@ -19,8 +19,29 @@ class Settings:
     origins: dict[str, str] = field(default_factory=dict)
 
 
-def resolve(file: Path | None = None, sets: Iterable[str] = (), values: Mapping[str, Any] | None = None) -> Settings:
-    """Layer the settings. `sets`: `table.key=value` in TOML's notation; `values`: a tree under the file."""
+@dataclass(frozen=True, kw_only=True)
+class Beneath:
+    """A tree that lies under a run's own settings, such as a recipe's. Its `rewards` are added to the run's."""
+
+    origin: str
+    tree: Mapping[str, Any]
+
+
+Beneaths = Callable[[Mapping[str, Any]], Sequence[Beneath]]
+"""From a run's own settings to what lies under them."""
+
+
+def resolve(
+    file: Path | None = None,
+    sets: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
+    *,
+    beneath: Beneaths | None = None,
+) -> Settings:
+    """Layer the settings. `sets`: `table.key=value` in TOML's notation; `values`: a tree under the file.
+
+    `beneath`: trees under all of these. Raises `ConfigError` where two of them differ in what the run itself leaves open.
+    """
     tree: dict[str, Any] = {}
     origins: dict[str, str] = {}
     if values is not None:
@@ -31,7 +52,52 @@ def resolve(file: Path | None = None, sets: Iterable[str] = (), values: Mapping[
         path, value = _parse_set(setting)
         _refuse_inside_list(tree, path, setting)
         _lay(tree, origins, _nest(path, value), "--set")
+    if beneath is not None:
+        _lay_beneath(tree, origins, beneath(tree))
     return Settings(tree=tree, origins=origins)
+
+
+def _lay_beneath(tree: dict[str, Any], origins: dict[str, str], layers: Sequence[Beneath]) -> None:
+    """Fill in what the run leaves open. Where it chooses another part for a table, the layer's settings are of no use there."""
+    own = {*origins}
+    for layer in layers:
+        for table, given in layer.tree.items():
+            if table == "rewards":
+                _add_rewards(tree, origins, given, layer.origin)
+                continue
+            asked = tree.setdefault(table, {})
+            if not isinstance(asked, dict) or _is_other_part(asked, given, own, table):
+                continue
+            for key, value in given.items():
+                where = f"{table}.{key}"
+                if where in own:
+                    continue
+                if where in origins and asked[key] != value:
+                    raise ConfigError(
+                        f"{where}: {origins[where]} sets {asked[key]!r}, {layer.origin} {value!r}; leave one of them out, or set it "
+                        "yourself in the run's file or with --set"
+                    )
+                asked[key] = value
+                origins.setdefault(where, layer.origin)
+
+
+def _is_other_part(asked: Mapping[str, Any], given: Mapping[str, Any], own: set[str], table: str) -> bool:
+    return f"{table}.name" in own and "name" in given and asked["name"] != given["name"]
+
+
+def _add_rewards(
+    tree: dict[str, Any], origins: dict[str, str], given: Sequence[Mapping[str, Any]], origin: str
+) -> None:
+    listed = tree.get("rewards", [])
+    if not isinstance(listed, list):
+        return
+    rewards = [*cast("list[Any]", listed)]
+    names = [each.get("name") for each in rewards if isinstance(each, Mapping)]
+    for reward in given:
+        if reward["name"] not in names:
+            origins[f"rewards.{len(rewards)}"] = origin
+            rewards.append(dict(reward))
+    tree["rewards"] = rewards
 
 
 def load_settings(document: Mapping[str, Any]) -> Settings:

@@ -164,7 +164,9 @@ class _Builder:
         rewards, filters = self._rewards(), self._filters()
         sampling = self._sampling(asked, parts["loss"])
         if not self.problems:
-            self.problems += cross_checks(sections, sampling, rewards, parts["engine"], parts["loss"])
+            self.problems += cross_checks(
+                sections, sampling, rewards, parts["engine"], loss=parts["loss"], aggregation=parts["aggregation"]
+            )
             self.problems += group_checks(
                 self.tree, sections, sampling, rewards=rewards, filters=filters, advantage=parts["advantage"]
             )

@@ -58,6 +58,7 @@ WORDS = {
     "optimizer_seconds": "Clipping the gradient, and the optimizer.",
     "payload": "What the event carries.",
     "pid": "Process.",
+    "planned_entropy_coefficient": "Of the bonus for entropy, before the step; NULL: there is no bonus.",
     "planned_at": "When the plan was written.",
     "prompt_id": "Hash of the prompt's content: the same question has the same id in every epoch.",
     "publish": "Version that the step's weights are published as; NULL: not published.",

@@ -40,7 +40,7 @@ def add_rewind(batch: Batch, rewind: Rewind) -> None:
 def add_plan(batch: Batch, plan: Plan) -> None:
     """The plan, and the groups it consumes."""
     kept = (
-        "attempt, step, version, ordinal, parent_digest, num_updates, learning_rate, seed, publish, empty, "
+        "attempt, step, version, ordinal, parent_digest, num_updates, learning_rate, entropy_coefficient, seed, publish, empty, "
         "num_trained_tokens, num_oversize, num_truncated, num_replaced, num_queued_samples, config_digest, planned_at, "
         "adopted_from, ranks"
     )
@@ -74,8 +74,8 @@ def add_done(batch: Batch, finished: FinishedStep) -> None:
     """The finished step, its rows, its samples and its logged measures."""
     done = finished.done
     kept = (
-        "attempt, step, loss, grad_norm, aux_loss, digest, num_tokens, num_prompts, publish, empty, started_at, "
-        "finished_at, peak_flops_per_second"
+        "attempt, step, loss, grad_norm, aux_loss, policy_loss, entropy_coefficient, digest, reference_digest, num_tokens, num_prompts, "
+        "publish, empty, started_at, finished_at, peak_flops_per_second"
     )
     row: Row = {name: getattr(done, name) for name in kept.split(", ")}
     batch.add_rows("steps", [_timed(row | asdict(done.timings), "started_at", "finished_at")])

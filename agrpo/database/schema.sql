@@ -301,6 +301,7 @@ CREATE TABLE plans (
     parent_digest VARCHAR,
     num_updates BIGINT,
     learning_rate DOUBLE,
+    entropy_coefficient DOUBLE,
     seed BIGINT,
     publish BIGINT,
     empty BOOLEAN,
@@ -319,6 +320,7 @@ COMMENT ON TABLE plans IS 'What decides an optimizer step, written before it. A 
 COMMENT ON COLUMN plans.version IS 'Newest version published before the step.';
 COMMENT ON COLUMN plans.ordinal IS 'Publishes of the history up to the step, its own included; NULL: see publish and version.';
 COMMENT ON COLUMN plans.parent_digest IS 'Of all weights before the step.';
+COMMENT ON COLUMN plans.entropy_coefficient IS 'Of the bonus for entropy, before the step; NULL: there is no bonus.';
 COMMENT ON COLUMN plans.num_updates IS 'Optimizer updates of the history, the step''s included; an empty step is none.';
 COMMENT ON COLUMN plans.num_replaced IS 'Dropped groups that took no place of the step, so that others came instead.';
 COMMENT ON COLUMN plans.publish IS 'Version that the step''s weights are published as; NULL: not published.';
@@ -350,7 +352,10 @@ CREATE TABLE steps (
     loss DOUBLE,
     grad_norm DOUBLE,
     aux_loss DOUBLE,
+    policy_loss DOUBLE,
+    entropy_coefficient DOUBLE,
     digest VARCHAR,
+    reference_digest VARCHAR,
     num_tokens BIGINT,
     num_prompts BIGINT,
     publish BIGINT,
@@ -376,7 +381,10 @@ CREATE TABLE steps (
     peak_flops_per_second DOUBLE
 );
 COMMENT ON TABLE steps IS 'One finished optimizer step. The steps that count: live_steps.';
+COMMENT ON COLUMN steps.policy_loss IS 'The loss without the bonus for entropy; NULL: there is no bonus.';
+COMMENT ON COLUMN steps.entropy_coefficient IS 'Of the bonus for entropy, after the step; NULL: there is no bonus.';
 COMMENT ON COLUMN steps.digest IS 'Of all weights after the step.';
+COMMENT ON COLUMN steps.reference_digest IS 'Of the reference policy, where it moved after the step; NULL: it stayed, or there is none.';
 COMMENT ON COLUMN steps.num_tokens IS 'Tokens forwarded since the start of the run.';
 COMMENT ON COLUMN steps.num_prompts IS 'Prompts consumed since the start of the run.';
 COMMENT ON COLUMN steps.step_seconds IS 'Wall time since the step before was done: the sum of its parts, which follow.';
@@ -430,7 +438,13 @@ CREATE TABLE samples (
     masked_share DOUBLE,
     clipped_low_share DOUBLE,
     clipped_high_share DOUBLE,
+    capped_share DOUBLE,
+    phi DOUBLE,
+    correction_min DOUBLE,
+    correction_mean DOUBLE,
+    correction_max DOUBLE,
     sampler_mass DOUBLE,
+    kl DOUBLE,
     log_probs FLOAT[],
     entropies FLOAT[]
 );
@@ -443,9 +457,15 @@ COMMENT ON COLUMN samples.ratio_mean IS 'Importance ratio, before any masking.';
 COMMENT ON COLUMN samples.log_probs IS 'Of each trained token under the policy before the step, in the order of the sequence, nats.';
 COMMENT ON COLUMN samples.entropies IS 'Of each trained token''s distribution, nats.';
 COMMENT ON COLUMN samples.masked_share IS 'Tokens left out of the loss because their ratio is out of bounds.';
-COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative.';
-COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive.';
+COMMENT ON COLUMN samples.clipped_low_share IS 'Tokens below the trust region whose advantage is negative; NULL: the loss has no such region.';
+COMMENT ON COLUMN samples.clipped_high_share IS 'Tokens above the trust region whose advantage is positive; NULL: the loss has no such region.';
+COMMENT ON COLUMN samples.capped_share IS 'Tokens whose ratio is cut as a weight, and whose advantage is positive; NULL: the loss cuts none.';
+COMMENT ON COLUMN samples.phi IS 'Weight of the whole sample; NULL: the loss gives it none.';
+COMMENT ON COLUMN samples.correction_min IS 'Smallest weight of the old policy over the sampler, after its bounds; NULL: there is no correction.';
+COMMENT ON COLUMN samples.correction_mean IS 'Mean weight of the old policy over the sampler; NULL: there is no correction.';
+COMMENT ON COLUMN samples.correction_max IS 'Largest weight of the old policy over the sampler; NULL: there is no correction.';
 COMMENT ON COLUMN samples.sampler_mass IS 'What the sampler''s most likely tokens hold of its distribution; NULL: the loss reads none of them.';
+COMMENT ON COLUMN samples.kl IS 'Estimate of the divergence from the reference policy, before its coefficient, nats; NULL: there is no penalty.';
 
 CREATE TABLE metrics (
     attempt INTEGER NOT NULL,

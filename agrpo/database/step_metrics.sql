@@ -39,7 +39,10 @@ WITH finished AS (
                 OR any_value(settings->>'$.environments.factory') IS NOT NULL
                 OR coalesce(any_value(len(json_keys(settings, '$.environments.factories'))), 0) > 0
             FROM runs
-        ) AS has_tools
+        ) AS has_tools,
+        (SELECT coalesce(any_value(settings->>'$.loss.level') = 'sequence', false) FROM runs) AS ratios_of_samples,
+        (SELECT coalesce(any_value(settings->>'$.correction.mode') LIKE 'sequence%', false) FROM runs)
+            AS corrections_of_samples
     FROM live_steps
 ),
 consumed AS (
@@ -83,7 +86,11 @@ group_rewards AS (
     GROUP BY step, ticket
 ),
 trained_samples AS (
-    SELECT samples.*, flat, scored_at, planned_at, reward, reward_std
+    SELECT
+        samples.*, flat, scored_at, planned_at, reward, reward_std,
+        CASE WHEN ratios_of_samples THEN 1 ELSE samples.num_trained_tokens END AS num_ratios,
+        CASE WHEN clipped_low_share IS NOT NULL THEN num_ratios END AS num_clippable,
+        CASE WHEN capped_share IS NOT NULL THEN num_ratios END AS num_cuttable
     FROM finished
     JOIN samples USING (attempt, step)
     JOIN consumed USING (step, ticket)
@@ -196,6 +203,8 @@ step_measures AS (
     SELECT
         step,
         once(learning_rate) AS learning_rate,
+        once(planned_entropy_coefficient) AS entropy_coef,
+        once(CASE WHEN updated THEN policy_loss END) AS policy_loss,
         once(CASE WHEN updated THEN loss END) AS loss,
         once(CASE WHEN updated THEN grad_norm END) AS grad_norm,
         once(CASE WHEN updated THEN aux_loss END) AS aux_loss,
@@ -311,17 +320,23 @@ sample_measures AS (
         weighted_mean_over(entropy_mean, s.num_trained_tokens) AS entropy,
         weighted_mean_over(logprob_difference_mean, s.num_trained_tokens) AS "sampling/sampling_logp_difference/mean",
         once(max(logprob_difference_max)) AS "sampling/sampling_logp_difference/max",
-        once(min(ratio_min)) AS "sampling/importance_sampling_ratio/min",
-        weighted_mean_over(ratio_mean, s.num_trained_tokens) AS "sampling/importance_sampling_ratio/mean",
-        once(max(ratio_max)) AS "sampling/importance_sampling_ratio/max",
+        weighted_mean_over(kl, CASE WHEN kl IS NOT NULL THEN s.num_trained_tokens END) AS kl,
+        mean_over(phi) AS "vespo/phi_seq_mean",
+        once(min(coalesce(correction_min, ratio_min))) AS "sampling/importance_sampling_ratio/min",
+        weighted_mean_over(
+            coalesce(correction_mean, ratio_mean),
+            CASE WHEN corrections_of_samples AND correction_mean IS NOT NULL THEN 1 ELSE s.num_trained_tokens END
+        ) AS "sampling/importance_sampling_ratio/mean",
+        once(max(coalesce(correction_max, ratio_max))) AS "sampling/importance_sampling_ratio/max",
         weighted_mean_over(masked_share, s.num_trained_tokens) AS "sampling/masked_mean",
         weighted_mean_over(sampler_mass, CASE WHEN sampler_mass IS NOT NULL THEN s.num_trained_tokens END)
             AS "sampling/sampler_mass",
-        weighted_mean_over(clipped_low_share + clipped_high_share, s.num_trained_tokens) AS "clip_ratio/region_mean",
-        weighted_mean_over(clipped_low_share, s.num_trained_tokens) AS "clip_ratio/low_mean",
+        weighted_mean_over(clipped_low_share + clipped_high_share, num_clippable) AS "clip_ratio/region_mean",
+        weighted_mean_over(clipped_low_share, num_clippable) AS "clip_ratio/low_mean",
         once(min(clipped_low_share)) AS "clip_ratio/low_min",
-        weighted_mean_over(clipped_high_share, s.num_trained_tokens) AS "clip_ratio/high_mean",
-        once(max(clipped_high_share)) AS "clip_ratio/high_max"
+        weighted_mean_over(clipped_high_share, num_clippable) AS "clip_ratio/high_mean",
+        once(max(clipped_high_share)) AS "clip_ratio/high_max",
+        weighted_mean_over(capped_share, num_cuttable) AS cispo_clip_ratio
     FROM finished LEFT JOIN trained_samples AS s USING (step)
     GROUP BY step
 ),

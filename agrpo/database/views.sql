@@ -86,7 +86,8 @@ COMMENT ON VIEW live_versions IS 'The published versions that count: what they s
 CREATE VIEW live_steps AS
 SELECT
     steps.*, plans.version, plans.learning_rate, plans.seed, plans.num_trained_tokens, plans.num_oversize, plans.num_truncated,
-    plans.num_queued_samples, plans.ranks, plans.planned_at, plans.adopted_from
+    plans.num_queued_samples, plans.ranks, plans.planned_at, plans.adopted_from,
+    plans.entropy_coefficient AS planned_entropy_coefficient
 FROM steps
 JOIN lineage USING (attempt)
 LEFT JOIN plans USING (attempt, step)

@@ -19,7 +19,7 @@ class Loss(Protocol):
 
     @property
     def level(self) -> Literal["token", "sequence"]:
-        """Of its importance ratio."""
+        """Of its importance ratio, which a penalty is multiplied by."""
         ...
 
     def __call__(self, tokens: TokenInputs) -> TokenLoss:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
 
-from agrpo.records.progress import Plan, RowFacts, SampleOutcome
+from agrpo.records.outcome import RowFacts, SampleOutcome
+from agrpo.records.progress import Plan
 from agrpo.records.score import ScoredGroup
 from agrpo.records.timings import StepTimings
 
@@ -41,6 +42,8 @@ class StepFacts:
     grad_norm: float
     aux_loss: float | None = None
     """Of balancing the experts of a mixture, before its coefficient. None: there is no such loss."""
+    policy_loss: float | None = None
+    """The loss without the bonus for entropy. None: there is no bonus."""
     num_tokens: int
     """Tokens forwarded since the start of the run, this step's included."""
     timings: StepTimings
@@ -49,6 +52,10 @@ class StepFacts:
     peak_flops_per_second: float | None = None
     """Most that all training devices together can do. None: unknown."""
     num_generators: int = 1
+    ratios_of_samples: bool = False
+    """Whether an importance ratio is that of a whole sample, so that clipped ones are counted by samples."""
+    corrections_of_samples: bool = False
+    """The same of the correction's weights."""
 
     @property
     def num_forwarded_tokens(self) -> int:
@@ -76,6 +83,22 @@ def mean(values: Iterable[float]) -> float | None:
 def weighted_mean(values: Sequence[float], weights: Sequence[int]) -> float:
     """Mean of per-sample means over their tokens. `weights`: tokens per sample, at least one in all."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+
+def mean_of_samples(
+    values: Sequence[float | None], samples: Sequence[SampleOutcome], *, by_samples: bool = False
+) -> float | None:
+    """Mean over trained tokens of the samples' means, or over samples. None: not known of every sample."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(samples):
+        return None
+    return weighted_mean(known, [1 if by_samples else sample.num_trained_tokens for sample in samples])
+
+
+def extreme(reduction: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    """`min` or `max` of what is known. None: nothing is."""
+    known = [value for value in values if value is not None]
+    return reduction(known) if known else None
 
 
 def ratio(total: float, over: float) -> float | None:
@@ -108,4 +131,4 @@ def _families() -> list[str]:
     return [page.name for page in pkgutil.iter_modules(__path__) if page.name not in _NO_FAMILY]
 
 
-__all__ = ["StepFacts", "mean", "measure_step", "ratio", "said", "weighted_mean"]
+__all__ = ["StepFacts", "extreme", "mean", "mean_of_samples", "measure_step", "ratio", "said", "weighted_mean"]

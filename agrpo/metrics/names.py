@@ -33,7 +33,7 @@ class Measure:
     over: str
     """What a mean is over, of what an extreme is taken, or when a step has the measure once."""
     row: str
-    """Row of docs/spec/async_grpo.md."""
+    """Row of docs/spec/async_grpo.md or grpo.md."""
 
     @property
     def rule(self) -> Rule:
@@ -77,6 +77,7 @@ _ANSWERED = "rollouts with an answer"
 _GROUPS = "consumed groups"
 _TOKENS = "trained tokens"
 _SAMPLES = "trained samples"
+_RATIOS = "trained tokens, or samples that have one ratio"
 _ENDED = "rollouts that the model ended"
 _UPDATES = "steps that trained"
 _STEP_TIME = "wall seconds of the steps"
@@ -153,7 +154,8 @@ MEASURES: tuple[Measure, ...] = (
         "ratio",
         "A-297",
         _TOKENS,
-        "Probability when trained over probability when sampled, before any masking; cut at e^±20.",
+        "Probability when trained over probability when sampled, before any masking; cut at e^±20. With a correction: its "
+        "weights after their bounds, of tokens or of samples.",
     ),
     _measure("sampling/importance_sampling_ratio/max", "ratio", "A-297", _TOKENS, "The largest."),
     _measure("sampling/masked_mean", "share", "A-298", _TOKENS, "Left out of the loss: the ratio is out of bounds."),
@@ -165,12 +167,23 @@ MEASURES: tuple[Measure, ...] = (
         "Of the sampler's distribution, what its most likely tokens hold.",
     ),
     _measure("entropy", "nats", "A-300", _TOKENS, "Of the policy's distribution for the token."),
+    _measure(
+        "kl",
+        "nats",
+        "G-255",
+        _TOKENS,
+        "Divergence from the reference policy as it is penalised, before its coefficient.",
+    ),
+    _measure("policy_loss", "loss", "G-251", _UPDATES, "The loss without the bonus for entropy."),
+    _measure("entropy_coef", "coefficient", "G-253", "steps", "Of the bonus for entropy, before the step."),
     _measure("aux_loss", "loss", "A-301", _UPDATES, "Of balancing a mixture's experts, before its coefficient."),
-    _measure("clip_ratio/region_mean", "share", "A-302", _TOKENS, "Outside the trust region, where the clip acts."),
-    _measure("clip_ratio/low_mean", "share", "A-303", _TOKENS, "Below it, with a negative advantage."),
+    _measure("clip_ratio/region_mean", "share", "A-302", _RATIOS, "Outside the trust region, where the clip acts."),
+    _measure("clip_ratio/low_mean", "share", "A-303", _RATIOS, "Below it, with a negative advantage."),
     _measure("clip_ratio/low_min", "share", "A-304", _SAMPLES, "The smallest share below it of one sample."),
-    _measure("clip_ratio/high_mean", "share", "A-305", _TOKENS, "Above it, with a positive advantage."),
+    _measure("clip_ratio/high_mean", "share", "A-305", _RATIOS, "Above it, with a positive advantage."),
     _measure("clip_ratio/high_max", "share", "A-306", _SAMPLES, "The largest share above it of one sample."),
+    _measure("cispo_clip_ratio", "share", "G-261", _RATIOS, "Cut as a weight, with a positive advantage."),
+    _measure("vespo/phi_seq_mean", "weight", "G-262", _SAMPLES, "Of the whole sample: 1 is that of an unmoved policy."),
     _measure("loss", "loss", "agrpo", _UPDATES, "The loss that the step went down on."),
     _measure("grad_norm", "norm", "agrpo", _UPDATES, "Of the gradient, before clipping."),
     _measure("learning_rate", "rate", "agrpo", "steps", "Of the step."),

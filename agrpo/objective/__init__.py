@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from agrpo.config.objective import CorrectionSection, DivergenceSection, EntropySection, MasksSection
 from agrpo.objective.correction import corrected
-from agrpo.objective.divergence import estimate, penalty
+from agrpo.objective.divergence import charged
 from agrpo.objective.entropy import bonus
-from agrpo.objective.masks import too_certain, too_far
+from agrpo.objective.lookahead import looked_ahead
+from agrpo.objective.masks import left_out, too_certain, too_far
 from agrpo.records.tokens import StepTotals, TokenInputs, TokenLoss
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from agrpo.aggregations import Aggregation
@@ -33,6 +35,8 @@ class ObjectiveShare:
     """Masked, weighed, with the penalty; the measures of all parts."""
     share: Tensor
     """Scalar: the micro-batch's part of the step's loss."""
+    bonus: Tensor | None = None
+    """Scalar: what the share would be greater by without the bonus for entropy. None: there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +59,27 @@ class Objective:
     def needs_reference(self) -> bool:
         return self.divergence.coefficient > 0
 
+    def looked_ahead(self, totals: StepTotals, entropies: np.ndarray) -> StepTotals:
+        """The step's totals with what follows from the entropies `[N]` of all its tokens, nats: see `lookahead`."""
+        return looked_ahead(self.masks, self.entropy, totals, entropies)
+
     def __call__(self, tokens: TokenInputs, totals: StepTotals) -> ObjectiveShare:
         """The micro-batch's share of the step's loss, and its tokens' losses before they are summed."""
         tokens = corrected(self.correction, tokens)
+        masks = {"off_policy_masked": too_far(self.masks, tokens), "entropy_masked": too_certain(tokens, totals)}
+        tokens = replace(tokens, left_out=left_out(masks.values()))
         policy = self.loss(tokens)
-        terms, measures = policy.loss, dict(policy.measures)
-        left_out = {"off_policy_masked": too_far(self.masks, tokens), "entropy_masked": too_certain(tokens, totals)}
-        for name, masked in left_out.items():
-            if masked is not None:
-                terms, measures[name] = terms.where(~masked, 0.0), masked
+        terms = policy.loss if tokens.left_out is None else policy.loss.where(~tokens.left_out, 0.0)
+        measures = policy.measures | {name: mask for name, mask in masks.items() if mask is not None}
         if tokens.correction is not None:
             terms = terms if self.loss.corrects_itself else terms * tokens.correction
             measures["correction"] = tokens.correction
         if self.needs_reference:
-            terms = terms + penalty(self.divergence, tokens, self.loss.level)
-            measures["divergence"] = estimate(tokens).detach()
-        share = self.aggregation(terms, tokens, totals)
-        if totals.entropy_coefficient > 0:
-            share = share - bonus(tokens, totals)
-        return ObjectiveShare(token_loss=replace(policy, loss=terms, measures=measures), share=share)
+            divergence = charged(self.divergence, tokens, self.loss.level)
+            terms = terms + self.divergence.coefficient * divergence
+            measures["divergence"] = divergence.detach()
+        share, token_loss = self.aggregation(terms, tokens, totals), replace(policy, loss=terms, measures=measures)
+        if totals.entropy_coefficient == 0:
+            return ObjectiveShare(token_loss=token_loss, share=share)
+        given = bonus(tokens, totals)
+        return ObjectiveShare(token_loss=token_loss, share=share - given, bonus=given.detach())

@@ -32,8 +32,11 @@ def corrected(section: CorrectionSection, tokens: TokenInputs) -> TokenInputs:
 
 
 def _weights(section: CorrectionSection, old: TokenInputs) -> Tensor:
-    """`[N]`, no gradient (G-161 to G-165). `old`: the tokens as the old policy saw them."""
-    logs = log_ratio(old.logprobs, old.sampler_logprobs)
+    """`[N]`, no gradient (G-161 to G-165). `old`: the tokens as the old policy saw them.
+
+    A weight that is not a number is 1.
+    """
+    logs = log_ratio(old.logprobs, old.sampler_logprobs).nan_to_num(0.0)
     if section.mode.startswith("sequence"):
         logs = log_ratio(sum_over_sample(logs, old), logs.new_zeros(()))
     low = 0.0 if section.minimum is None else section.minimum

@@ -24,7 +24,6 @@ def estimate(tokens: TokenInputs) -> Tensor:
     return logs.exp() - logs - 1
 
 
-def penalty(section: DivergenceSection, tokens: TokenInputs, level: Literal["token", "sequence"]) -> Tensor:
-    """`[N]`, to be added to the loss. `level`: of the loss's importance ratio (G-138, G-139)."""
-    terms = estimate(tokens) * ratio_of(tokens, level) if section.unbiased else estimate(tokens)
-    return section.coefficient * terms
+def charged(section: DivergenceSection, tokens: TokenInputs, level: Literal["token", "sequence"]) -> Tensor:
+    """`[N]`: what the coefficient multiplies, with gradient. `level`: of the loss's importance ratio (G-138, G-139)."""
+    return estimate(tokens) * ratio_of(tokens, level) if section.unbiased else estimate(tokens)

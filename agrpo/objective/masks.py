@@ -5,6 +5,9 @@ Off-policy sequences: DeepSeek-V3.2, arXiv:2512.02556. High-entropy tokens: Beyo
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from agrpo.losses.terms.sequences import mean_over_sample
@@ -31,5 +34,12 @@ def too_certain(tokens: TokenInputs, totals: StepTotals) -> Tensor | None:
     """Bool `[N]`: tokens whose entropy is below the step's threshold (G-141). None: there is none."""
     if totals.entropy_threshold is None:
         return None
-    assert tokens.entropy is not None, "a mask by entropy needs it"
-    return tokens.entropy.detach() < totals.entropy_threshold
+    entropy = tokens.entropy if tokens.entropy_ahead is None else tokens.entropy_ahead
+    assert entropy is not None, "a mask by entropy needs it"
+    return entropy.detach() < totals.entropy_threshold
+
+
+def left_out(masks: Iterable[Tensor | None]) -> Tensor | None:
+    """Bool `[N]`: tokens that any of the masks leaves out. None: there is no mask."""
+    there = [mask for mask in masks if mask is not None]
+    return reduce(operator.or_, there) if there else None

@@ -1,7 +1,8 @@
 """The policy in training: its weights and its optimizer, in one process or shared out over several.
 
 What all ranks must do together is a *deed*: rank 0 announces it, and every rank calls it with the trainee it holds. Rank 0
-alone decides, so the deeds are few: begin, update, probe, and one whole tensor out of the shards or into them.
+alone decides, so the deeds are few: begin, update, probe, let the reference follow, and one whole tensor out of the shards or
+into them.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from agrpo.policy.determinism import make_deterministic, seed_draws
+from agrpo.policy.determinism import seed_draws
 from agrpo.policy.flops import Arithmetic, arithmetic_of
-from agrpo.policy.model import load_policy
-from agrpo.policy.optimizer import build_optimizer
+from agrpo.policy.origin import Origin
 from agrpo.policy.peak import peak_flops_per_second
 from agrpo.policy.precision import computed_in
 from agrpo.policy.probe import make_probe
 from agrpo.policy.ranks.group import Group
 from agrpo.policy.ranks.recruits import Recruits, named, set_aside
 from agrpo.policy.ranks.sharding import take_share, whole
+from agrpo.policy.reference import Copy, Reference, SyncReference, copy_of
 from agrpo.policy.update import NotFinite, UpdateOutcome, update
 from agrpo.records.batch import Row
 from agrpo.records.progress import Probe
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import PreTrainedModel
 
-    from agrpo.config import AdapterSection, ModelSection, OptimizerSection, RunConfig
     from agrpo.objective import Objective
+    from agrpo.tensors.whole import Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -56,17 +57,21 @@ class Trainee:
         model: PreTrainedModel,
         optimizer: Optimizer,
         *,
+        reference: Reference | None = None,
         origin: Origin | None = None,
         group: Group | None = None,
         recruits: Recruits | None = None,
         scratch: Callable[[], Path] | None = None,
     ) -> None:
-        """`origin`: what it was made of. `recruits`: None for a process alone, and for another rank than the first.
+        """`reference`: what penalties measure against. `origin`: what it was made of.
+
+        `recruits`: None for a process alone, and for another rank than the first.
 
         `scratch`: a new folder for weights on their way to other processes; None: one of the system's temporary ones.
         """
         self.model = model
         self.optimizer = optimizer
+        self.reference = reference
         self.group = group or Group(model.device)
         self.num_tokens = 0
         """Tokens forwarded since the start of the run."""
@@ -80,6 +85,27 @@ class Trainee:
         self._lock = threading.RLock()
         """One deed at a time: weights are pushed from a thread of their own."""
         self._share_out()
+
+    @classmethod
+    def of(
+        cls,
+        origin: Origin,
+        group: Group,
+        recruits: Recruits | None = None,
+        *,
+        scratch: Callable[[], Path] | None = None,
+    ) -> Trainee:
+        """Loaded here. All ranks must call it."""
+        loaded = origin.load(group)
+        return cls(
+            loaded.model,
+            loaded.optimizer,
+            reference=loaded.reference,
+            origin=origin,
+            group=group,
+            recruits=recruits,
+            scratch=scratch,
+        )
 
     @cached_property
     def arithmetic(self) -> Arithmetic | None:
@@ -105,13 +131,23 @@ class Trainee:
         """See `policy.probe.make_probe`."""
         return self._together(MakeProbe(seed))
 
+    @property
+    def reference_state(self) -> Tensors | None:
+        """Weights of a reference that follows the policy: state, as the policy's own are. None: there is none."""
+        return None if self.reference is None else self.reference.state
+
+    def sync_reference(self, mixup: float) -> None:
+        """Let the reference become `mixup x policy + (1 - mixup) x reference`."""
+        self._together(SyncReference(mixup))
+
     def begin_again(self) -> None:
         """Take the weights that training began with, and an optimizer that has seen nothing."""
         assert self.origin is not None, "nobody knows what this trainee was made of"
         with self._lock, named(self.group, self._recruits):
             self.group.announce(Begin(self.origin))
             self.let_go()
-            self.model, self.optimizer = self.origin.load(self.group)
+            loaded = self.origin.load(self.group)
+            self.model, self.optimizer, self.reference = loaded.model, loaded.optimizer, loaded.reference
         self.num_tokens = self.num_prompts = 0
         self._share_out()
 
@@ -126,23 +162,27 @@ class Trainee:
         num_tokens, num_prompts = self.num_tokens, self.num_prompts
         logger.info("the policy goes from %d processes to %d", self.group.size, size)
         with set_aside(self._scratch) as folder:
-            weights, moments = folder / "weights", folder / "moments"
+            weights, moments, reference = folder / "weights", folder / "moments", folder / "reference"
             save_tensors(trained_tensors(self.model), weights)
             save_tensors(moments_of(self.model, self.optimizer), moments)
+            if self.reference_state is not None:
+                save_tensors(self.reference_state, reference)
             steps = step_counts(self.model, self.optimizer)
             self.group = self._recruits.form(size)
             self.begin_again()
             fill_from(weights, trained_tensors(self.model))
             renew_moments(self.model, self.optimizer, steps)
             fill_from(moments, moments_of(self.model, self.optimizer))
+            if self.reference_state is not None:
+                fill_from(reference, self.reference_state)
         self.num_tokens, self.num_prompts = num_tokens, num_prompts
         if self.peak_flops_per_second is not None:
             self.find_peak()
 
     def let_go(self) -> None:
-        """Of model and optimizer, before others are loaded: there is no room for two."""
+        """Of model, optimizer and reference, before others are loaded: there is no room for two of each."""
         self._weights.clear()
-        del self.model, self.optimizer
+        del self.model, self.optimizer, self.reference
         # Whoever wraps a model's `forward` has it refer to itself.
         gc.collect()
 
@@ -151,20 +191,22 @@ class Trainee:
         if self._recruits is not None:
             self._recruits.check()
 
-    def gather(self, name: str, moment: str | None) -> Tensor:
-        """A weight in one piece, or a moment of it."""
-        return self._together(Gather(name, moment))
+    def gather(self, name: str, moment: str | None, *, of_reference: bool = False) -> Tensor:
+        """A weight in one piece, or a moment of it; or the reference's weight of that name."""
+        return self._together(Gather(name, moment, of_reference))
 
-    def scatter(self, name: str, moment: str | None, whole: Tensor) -> None:
-        """Fill the shards of a weight, or of a moment of it."""
-        self._together(Scatter(name, moment), whole)
+    def scatter(self, name: str, moment: str | None, whole: Tensor, *, of_reference: bool = False) -> None:
+        """Fill the shards of what `gather` gives."""
+        self._together(Scatter(name, moment, of_reference), whole)
 
     def reset_moments(self, steps: Mapping[str, float]) -> None:
         """See `agrpo.tensors.moments.reset_moments`."""
         self._together(ResetMoments(dict(steps)))
 
-    def share(self, name: str, moment: str | None) -> Tensor:
-        """What this rank holds of a weight, or of a moment of it."""
+    def share(self, name: str, moment: str | None, *, of_reference: bool = False) -> Tensor:
+        """What this rank holds of what `gather` gives."""
+        if of_reference:
+            return copy_of(self.reference).model.get_parameter(name).detach()
         weight = self._weights[name]
         return weight.detach() if moment is None else self.optimizer.state[weight][moment]
 
@@ -172,6 +214,8 @@ class Trainee:
         self._weights = dict(self.model.named_parameters())
         if self.group.mesh is not None:
             share_out(self.model, _Shards(self))
+            if isinstance(self.reference, Copy):
+                share_out(self.reference.model, _Shards(self, of_reference=True))
 
     def _together(self, deed: Deed, given: Any = None) -> Any:
         with self._lock, named(self.group, self._recruits):
@@ -182,14 +226,15 @@ class Trainee:
 class _Shards:
     """A trainee as its model knows it: without keeping it, or itself, alive."""
 
-    def __init__(self, trainee: Trainee) -> None:
+    def __init__(self, trainee: Trainee, *, of_reference: bool = False) -> None:
         self._trainee = ref(trainee)
+        self._of_reference = of_reference
 
     def gather(self, name: str, moment: str | None) -> Tensor:
-        return self._alive.gather(name, moment)
+        return self._alive.gather(name, moment, of_reference=self._of_reference)
 
     def scatter(self, name: str, moment: str | None, whole: Tensor) -> None:
-        self._alive.scatter(name, moment, whole)
+        self._alive.scatter(name, moment, whole, of_reference=self._of_reference)
 
     def reset_moments(self, steps: Mapping[str, float]) -> None:
         self._alive.reset_moments(steps)
@@ -199,41 +244,6 @@ class _Shards:
         trainee = self._trainee()
         assert trainee is not None, "the trainee whose weights these are is no more"
         return trainee
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """What a trainee is made of, in any process."""
-
-    model: ModelSection
-    adapter: AdapterSection
-    optimizer: OptimizerSection
-    seed: int
-    micro_tokens: int | None = None
-    """Most tokens of a row; None: it is not known."""
-    threads: int | None = None
-    """Of torch on a CPU, for all ranks together. None: as the process has them."""
-
-    @classmethod
-    def of(cls, config: RunConfig, threads: int | None = None) -> Origin:
-        return cls(
-            model=config.model,
-            adapter=config.adapter,
-            optimizer=config.optimizer,
-            seed=config.run.seed,
-            micro_tokens=config.step.micro_tokens,
-            threads=threads,
-        )
-
-    def load(self, group: Group) -> tuple[PreTrainedModel, Optimizer]:
-        """The weights that training begins with, as this rank of the group holds them."""
-        if self.threads is not None:
-            make_deterministic(max(1, self.threads // group.size))
-        device = str(group.device)
-        model = load_policy(
-            self.model, device, adapter=self.adapter, seed=self.seed, group=group, micro_tokens=self.micro_tokens
-        )
-        return model, build_optimizer(model, self.optimizer)
 
 
 def begin(
@@ -247,8 +257,7 @@ def begin(
     group = group or Group()
     with named(group, recruits):
         group.announce(Begin(origin))
-        model, optimizer = origin.load(group)
-    return Trainee(model, optimizer, origin=origin, group=group, recruits=recruits, scratch=scratch)
+        return Trainee.of(origin, group, recruits, scratch=scratch)
 
 
 def follow(group: Group) -> None:
@@ -259,7 +268,7 @@ def follow(group: Group) -> None:
             if isinstance(deed, Begin):
                 if trainee is not None:
                     trainee.let_go()
-                trainee = Trainee(*deed.origin.load(group), origin=deed.origin, group=group)
+                trainee = Trainee.of(deed.origin, group)
             else:
                 assert trainee is not None, "rank 0 begins with a trainee"
                 deed(trainee)
@@ -315,6 +324,7 @@ class Update:
             max_grad_norm=step.max_grad_norm,
             on_row=on_row,
             group=group,
+            reference=trainee.reference,
         )
 
 
@@ -330,24 +340,26 @@ class MakeProbe:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """A weight in one piece, or a moment of it."""
+    """A weight in one piece, or a moment of it; or the reference's weight."""
 
     name: str
     moment: str | None
+    of_reference: bool = False
 
     def __call__(self, trainee: Trainee, given: Any = None) -> Tensor:
-        return whole(trainee.share(self.name, self.moment))
+        return whole(trainee.share(self.name, self.moment, of_reference=self.of_reference))
 
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Shards of a weight filled, or of a moment of it. Given: the whole of it."""
+    """Shards of what `Gather` gives filled. Given: the whole of it."""
 
     name: str
     moment: str | None
+    of_reference: bool = False
 
     def __call__(self, trainee: Trainee, given: Any = None) -> None:
-        take_share(trainee.share(self.name, self.moment), given)
+        take_share(trainee.share(self.name, self.moment, of_reference=self.of_reference), given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from agrpo.objective import Objective
+    from agrpo.policy.reference import Reference
 
 T = TypeVar("T")
 
@@ -57,6 +59,10 @@ class UpdateOutcome:
     loss: float
     grad_norm: float
     """Before clipping."""
+    bonus: float
+    """For entropy: what the loss would be greater by without it."""
+    entropy_ahead: float | None
+    """Mean entropy of the tokens with a policy term, nats. None: nobody looked ahead."""
     rows: Sequence[RowOutcome]
     """Of all ranks, in the plan's order; on a rank but the first none."""
     aux_loss: float | None
@@ -79,24 +85,30 @@ def update(
     max_grad_norm: float,
     on_row: Callable[[], None] = lambda: None,
     group: Group | None = None,
+    reference: Reference | None = None,
 ) -> UpdateOutcome:
     """Take one step at `learning_rate` on the gradient of all rows. `on_row` is called after each row's backward.
 
-    A step that trains no token is no step: the caller skips it. Raises `NotFinite` where loss or gradient is
-    not finite; weights and optimizer are then as they were.
+    Where the objective looks ahead, all rows are forwarded once more before, without gradient, for what their tokens'
+    entropies decide; `totals` holds the coefficient before the step. A step that trains no token is no step: the caller
+    skips it. Raises `NotFinite` where loss or gradient is not finite; weights and optimizer are then as they were.
 
     `group`: whose ranks all call this, each with its own `rows`, as many as every other; None: a process alone.
+    `reference`: what the objective's penalty measures against; None: it has none.
     """
-    assert totals.num_tokens > 0, (
-        "a step without a trained token must be skipped: optimizer and schedule stay as they are"
-    )
+    assert totals.num_tokens > 0, "a step without a trained token must be skipped: nothing moves in it"
     group = group or Group(model.device)
     clock = _Clock(model.device)
     passes: list[_Pass] = []
+    ahead = _entropies(model, rows, temperature, on_row) if objective.looks_ahead else None
+    if ahead is not None:
+        totals = objective.looked_ahead(totals, np.concatenate(_by_plan(group.everyone(ahead))))
     balance = step_balance(model, rows, group)
     forward = partial(_forward, model, objective=objective, totals=totals, temperature=temperature)
-    for row in rows:
-        work = partial(forward, row) if row.num_trained else partial(_idle, model, row)
+    against = reference if objective.needs_reference else None
+    for row, entropy_ahead in zip(rows, ahead or repeat(None), strict=False):
+        known = None if against is None else against.logprobs(row, temperature)
+        work = partial(forward, row, known, entropy_ahead) if row.num_trained else partial(_idle, model, row)
         passes.append(within(model, partial(_balanced, balance, row, work), loss_of=lambda done: done.share))
         clock.add("forward")
         passes[-1].share.backward()
@@ -116,6 +128,8 @@ def update(
     return UpdateOutcome(
         loss=summed,
         grad_norm=grad_norm,
+        bonus=math.fsum(told.bonus for told in seen),
+        entropy_ahead=totals.entropy_mean,
         rows=_by_plan(group.gathered([done.outcome() for done in passes])),
         aux_loss=math.fsum(group.everyone(balance.loss)) if balance.is_on else None,
         forward_seconds=clock.seconds["forward"],
@@ -134,6 +148,8 @@ class _Pass:
     token_loss: TokenLoss
     share: Tensor
     """The row's part of the step's loss."""
+    bonus: Tensor | None = None
+    """For entropy, of that part. None: there is none."""
 
     def outcome(self) -> RowOutcome:
         return RowOutcome(
@@ -143,8 +159,32 @@ class _Pass:
         )
 
 
+def _entropies(
+    model: PreTrainedModel, rows: Sequence[Row], temperature: float, on_row: Callable[[], None]
+) -> list[np.ndarray]:
+    """Entropy of each row's tokens, fp32 `[N]`, nats. All ranks must call it, with as many rows."""
+    found: list[np.ndarray] = []
+    for row in rows:
+        read = partial(row_logprobs, model, row, temperature=temperature)
+        work = partial(_entropy_of, read) if row.num_trained else partial(_entropy_of, partial(_idle, model, row))
+        found.append(within(model, work))
+        on_row()
+    return found
+
+
+def _entropy_of(read: Callable[[], Read | _Pass]) -> np.ndarray:
+    return read().entropy.cpu().numpy()
+
+
 def _forward(
-    model: PreTrainedModel, row: Row, *, objective: Objective, totals: StepTotals, temperature: float
+    model: PreTrainedModel,
+    row: Row,
+    reference_logprobs: Tensor | None,
+    entropy_ahead: np.ndarray | None,
+    *,
+    objective: Objective,
+    totals: StepTotals,
+    temperature: float,
 ) -> _Pass:
     with_top = objective.loss.num_top > 0 and row.top is not None
     read = row_logprobs(
@@ -157,7 +197,9 @@ def _forward(
         sample=torch.from_numpy(row.sample).to(model.device),
         num_samples=row.num_samples,
         entropy=read.entropy,
+        entropy_ahead=None if entropy_ahead is None else torch.from_numpy(entropy_ahead).to(model.device),
         top=_top_inputs(row, read) if with_top else None,
+        reference_logprobs=reference_logprobs,
     )
     found = objective(tokens, totals)
     return _Pass(
@@ -166,6 +208,7 @@ def _forward(
         sampler_logprobs=tokens.sampler_logprobs,
         token_loss=found.token_loss,
         share=found.share,
+        bonus=found.bonus,
     )
 
 
@@ -178,8 +221,7 @@ def _balanced(balance: StepBalance, row: Row, forward: Callable[[], _Pass]) -> _
 
 def _idle(model: PreTrainedModel, row: Row) -> _Pass:
     """A row without a term: a loss of 0 that every weight has a part in, so that all ranks have the same gradients to sum."""
-    one = np.zeros(1, np.int64)
-    read = row_logprobs(model, replace(row, index=one, targets=one, candidates=None, top=None), temperature=1.0)
+    read = row_logprobs(model, row.with_a_term(), temperature=1.0)
     none = read.logprobs.detach()[:0]
     return _Pass(
         logprobs=none,
@@ -201,17 +243,22 @@ def _top_inputs(row: Row, read: Read) -> TopInputs:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
     """What every rank hears of a row's forward pass."""
 
     share: float
+    bonus: float
     lowest_logprob: float
 
 
 def _told(done: _Pass) -> _Told:
     logprobs = done.logprobs.detach()
-    return _Told(float(done.share.detach()), float(logprobs.min()) if logprobs.numel() else math.inf)
+    return _Told(
+        share=float(done.share.detach()),
+        bonus=0.0 if done.bonus is None else float(done.bonus),
+        lowest_logprob=float(logprobs.min()) if logprobs.numel() else math.inf,
+    )
 
 
 def _by_plan(ranks: Sequence[Sequence[T]]) -> list[T]:

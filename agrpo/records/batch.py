@@ -6,7 +6,7 @@ which row position each trained token was predicted. Padding and packing are inv
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,3 +49,12 @@ class Row:
     @property
     def num_trained(self) -> int:
         return len(self.targets)
+
+    def with_a_term(self) -> Row:
+        """The row itself; of one that trains nothing, a row whose first output is read once, so that it can be forwarded."""
+        import numpy as np
+
+        if self.num_trained:
+            return self
+        one = np.zeros(1, np.int64)
+        return replace(self, index=one, targets=one, candidates=None, top=None)

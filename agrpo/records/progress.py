@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from agrpo.records.outcome import RowFacts, SampleOutcome
 from agrpo.records.timings import StepTimings
 
 
@@ -146,6 +147,8 @@ class Plan:
     version: int
     """Newest version published before this step."""
     learning_rate: float
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy, before the step. None: there is no bonus."""
     seed: int
     publish: int | None
     """Version that the step's weights are published as; None: not published."""
@@ -181,53 +184,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SampleOutcome:
-    """What the learner saw of one sample. Token statistics are over the sample's trained tokens."""
-
-    ticket: int
-    rollout_index: int
-    sequence_index: int
-    micro_batch: int
-    advantage: float
-    staleness: int
-    num_tokens: int
-    """Of the sequence, those that it shares with others of its row included."""
-    num_trained_tokens: int
-    entropy_mean: float
-    """Nats."""
-    logprob_difference_mean: float
-    """Absolute difference between sampler and recomputed log-prob, nats."""
-    logprob_difference_max: float
-    ratio_min: float
-    """Importance ratio before any masking."""
-    ratio_mean: float
-    ratio_max: float
-    masked_share: float
-    """Tokens left out of the loss because their ratio is out of bounds."""
-    clipped_low_share: float
-    """Tokens below the trust region whose advantage is negative."""
-    clipped_high_share: float
-    """Tokens above the trust region whose advantage is positive."""
-    sampler_mass: float | None = None
-    """What the sampler's most likely tokens hold of its distribution. None: the loss reads none of them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowFacts:
-    """One micro-batch as it was forwarded."""
-
-    num_samples: int
-    num_tokens: int
-    """Forwarded tokens; one that samples share counts once."""
-    attention_cost: int
-    """Pairs of a token and one that it attends to."""
-    num_shared_terms: int = 0
-    """Loss terms on a token that carries another sample's term already."""
-    flops: int | None = None
-    """Of the model's arithmetic over it, forward and backward, nothing counted twice. None: unknown for this model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     """A finished optimizer step."""
 
@@ -237,10 +193,16 @@ class Done:
     """Of all weights after the step; of the adapter's, where one is trained."""
     digests: dict[str, str]
     """By tensor."""
+    reference_digest: str | None = None
+    """Of all weights of the reference policy, where it moved after the step. None: it stayed, or there is none."""
     loss: float
     grad_norm: float
     aux_loss: float | None = None
     """Of balancing the experts of a mixture, before its coefficient. None: there is no such loss."""
+    policy_loss: float | None = None
+    """The loss without the bonus for entropy. None: there is no bonus, or nothing was trained."""
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy, after the step. None: there is no bonus."""
     metrics: dict[str, float]
     """Documented metric names."""
     samples: list[SampleOutcome]
@@ -339,6 +301,8 @@ class CheckpointState:
     num_tokens: int
     num_prompts: int
     version: int
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy in the step after. None: there is no bonus, or no step was done."""
     ordinal: int | None = None
     """Publishes of the history up to the step; None: `version`."""
     next_ticket: int | None = None

@@ -21,6 +21,8 @@ class StepTotals:
     """Nats: tokens below it have no policy term. None: all have theirs."""
     num_entropy_tokens: int = 0
     """Trained tokens whose entropy is at or above the threshold; all of them where there is none."""
+    entropy_mean: float | None = None
+    """Nats, of those tokens. None: nobody looked ahead."""
     entropy_coefficient: float = 0.0
     """What multiplies the mean entropy of those tokens in the step's loss."""
 
@@ -55,6 +57,10 @@ class TokenInputs:
     num_samples: int
     entropy: Tensor | None = None
     """Nats, of the policy being trained. None: nobody asks."""
+    entropy_ahead: Tensor | None = None
+    """The same, as it was seen before the step's first backward: what tokens are ranked by. None: nobody looked ahead."""
+    left_out: Tensor | None = None
+    """Bool: tokens without a policy term, whose loss is not read. None: all have theirs."""
     top: TopInputs | None = None
     """None: the loss does not ask for it, or the rollouts came without."""
     old_logprobs: Tensor | None = None

@@ -273,7 +273,10 @@ def bytes_needed(config: RunConfig) -> int:
     versions = config.asynchronous.max_staleness + 3
     heads = versions * _head_bytes(config) if config.engine.needs_head else 0
     if config.adapter.rank is None:
-        return weights * (versions + 3 * 3 + 1 + exports) + heads + SPARE_BYTES
+        each = (
+            4 if config.divergence.sync_steps else 3
+        )  # a reference that follows the policy is a part of every checkpoint
+        return weights * (versions + 3 * each + 1 + exports) + heads + SPARE_BYTES
     adapter, models = _adapter_bytes(config), 1 + _most_exports(config)
     if config.adapter.publish == "adapter":
         weights_published = versions * adapter

@@ -67,7 +67,13 @@ class Checkpoints:
             with written_whole(self._folder.filesystem, name.key) as scratch:
                 trainee = self._trainee
                 write_checkpoint(
-                    scratch, trainee.model, trainee.optimizer, run=self._run, state=state, keepsakes=self.keepsakes
+                    scratch,
+                    trainee.model,
+                    trainee.optimizer,
+                    run=self._run,
+                    state=state,
+                    keepsakes=self.keepsakes,
+                    reference=trainee.reference_state,
                 )
             self._longest_seconds = max(self._longest_seconds or 0.0, time.monotonic() - began)
             self._whole[name] = True
@@ -103,7 +109,14 @@ class Checkpoints:
     def _load(self, name: CheckpointName) -> CheckpointState:
         self._look_at_manifest(name)
         trainee, source = self._trainee, self._source(name)
-        return read_checkpoint(source, trainee.model, trainee.optimizer, run=self._run, keepsakes=self.keepsakes)
+        return read_checkpoint(
+            source,
+            trainee.model,
+            trainee.optimizer,
+            run=self._run,
+            keepsakes=self.keepsakes,
+            reference=trainee.reference_state,
+        )
 
     def _look_at_manifest(self, name: CheckpointName) -> None:
         """Before anything is downloaded. Raises `CheckpointError` or `CheckpointMismatch`."""

@@ -7,28 +7,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.metrics import StepFacts, measure_step
 from agrpo.objective import Objective
+from agrpo.objective.entropy import following
 from agrpo.policy.digest import digest_of, tensor_digests
 from agrpo.policy.flops import Arithmetic
 from agrpo.policy.trainee import Trainee, UpdateSettings
 from agrpo.policy.update import RowOutcome, UpdateOutcome
 from agrpo.records.batch import Row
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import Done, Plan, RowFacts, SampleOutcome
+from agrpo.records.outcome import RowFacts, SampleOutcome
+from agrpo.records.progress import Done, Plan
 from agrpo.records.sample import Sample
 from agrpo.records.score import ScoredGroup
 from agrpo.records.tokens import StepTotals
 from agrpo.records.trained_tokens import TrainedTokens
 from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
+from agrpo.tensors import digest_of_tensor
 
 __all__ = ["StepMaterial", "StepResult", "TokensOf", "Trainee", "carry_out"]
+
+
+SOME_MEAN = {
+    "clipped_low_share": "clipped_low",
+    "clipped_high_share": "clipped_high",
+    "capped_share": "capped",
+    "phi": "phi",
+    "kl": "divergence",
+    "correction_mean": "correction",
+    "sampler_mass": "sampler_mass",
+}
+"""Of a sample's outcome, means over its tokens of measures that some objectives have, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +86,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     trainee.num_prompts += len(plan.scored)
     with clock.part("digest"):
         digests = tensor_digests(trainee.model)
+        reference_digest = _follow(config, trainee, plan)
     facts = StepFacts(
         plan=plan,
         consumed=material.consumed,
@@ -80,13 +96,22 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
         loss=outcome.loss if outcome else 0.0,
         grad_norm=outcome.grad_norm if outcome else 0.0,
         aux_loss=outcome.aux_loss if outcome else None,
+        policy_loss=outcome.loss + outcome.bonus if outcome and config.entropy.is_on else None,
         num_tokens=trainee.num_tokens,
         timings=clock.lap(),
         has_tools=bool(config.tools.functions) or config.environments.are_given,
         peak_flops_per_second=trainee.peak_flops_per_second,
         num_generators=config.workers.generators,
+        ratios_of_samples=config.loss.level == "sequence",
+        corrections_of_samples=config.correction.mode.startswith("sequence"),
     )
-    return StepResult(done=_done(facts, digests, trainee.num_prompts, started_at), tokens=[one.tokens for one in seen])
+    coefficient = _coefficient_after(config, plan, outcome)
+    done = replace(
+        _done(facts, digests, trainee.num_prompts, started_at),
+        entropy_coefficient=coefficient,
+        reference_digest=reference_digest,
+    )
+    return StepResult(done=done, tokens=[one.tokens for one in seen])
 
 
 def objective_of(config: RunConfig) -> Objective:
@@ -101,6 +126,23 @@ def objective_of(config: RunConfig) -> Objective:
     )
 
 
+def _follow(config: RunConfig, trainee: Trainee, plan: Plan) -> str | None:
+    """Let the reference follow the policy after an update, where it is its turn, and return the digest of what it became."""
+    if plan.empty or not config.divergence.syncs_after(plan.num_updates):
+        return None
+    trainee.sync_reference(config.divergence.mixup)
+    weights = trainee.reference_state
+    assert weights is not None, "a reference that follows the policy has weights of its own"
+    return digest_of({name: digest_of_tensor(tensor) for name, tensor in weights.items()})
+
+
+def _coefficient_after(config: RunConfig, plan: Plan, outcome: UpdateOutcome | None) -> float | None:
+    """Of the bonus for entropy. A step that trains nothing leaves it as it is."""
+    if plan.entropy_coefficient is None or outcome is None or outcome.entropy_ahead is None:
+        return plan.entropy_coefficient
+    return following(config.entropy, plan.entropy_coefficient, outcome.entropy_ahead)
+
+
 def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_at: float) -> Done:
     plan = facts.plan
     return Done(
@@ -111,6 +153,7 @@ def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_a
         loss=facts.loss,
         grad_norm=facts.grad_norm,
         aux_loss=facts.aux_loss,
+        policy_loss=facts.policy_loss,
         metrics=measure_step(facts),
         samples=facts.samples,
         rows=facts.rows,
@@ -136,6 +179,8 @@ def _update(config: RunConfig, trainee: Trainee, rows: list[Row], material: Step
                 num_tokens=plan.num_trained_tokens,
                 num_samples=len(plan.samples),
                 max_completion_length=config.sampling.max_completion_length,
+                num_entropy_tokens=plan.num_trained_tokens,
+                entropy_coefficient=plan.entropy_coefficient or 0.0,
             ),
             temperature=config.sampling.temperature,
             learning_rate=plan.learning_rate,
@@ -192,10 +237,11 @@ def _seen_in_row(micro_batch: int, samples: list[Sample], row: Row, seen: RowOut
         "ratio_mean": of.mean(ratio),
         "ratio_max": of.each(np.maximum, ratio),
         "masked_share": of.mean(measures["masked"]),
-        "clipped_low_share": of.mean(measures["clipped_low"]),
-        "clipped_high_share": of.mean(measures["clipped_high"]),
-        **({"sampler_mass": of.mean(measures["sampler_mass"])} if "sampler_mass" in measures else {}),
+        **{name: of.mean(measures[measure]) for name, measure in SOME_MEAN.items() if measure in measures},
     }
+    if "correction" in measures:
+        weights = measures["correction"]
+        numbers |= {"correction_min": of.each(np.minimum, weights), "correction_max": of.each(np.maximum, weights)}
     log_probs, entropies = of.split(seen.logprobs), of.split(seen.entropy)
     return [
         _SeenSample(

@@ -305,6 +305,7 @@ class _Learner:
             digest=standing.digest,
             num_updates=standing.num_updates,
             learning_rate=self.rate(standing.num_updates + 1),
+            entropy_coefficient=self.config.entropy.before(standing.entropy_coefficient),
             ranks=self.ranks,
             publish=standing.next_version if step % self.config.asynchronous.weight_sync_steps == 0 else None,
             config_digest=self.config_digest,
@@ -336,7 +337,7 @@ class _Learner:
                 self.folder.write_tokens(StepKey(done.attempt, done.step), tokens_to_arrow(result.tokens))
             self.folder.write_done(done)
             check_fence(self.folder, self.attempt)
-        self.standing.count(plan, done.digest)
+        self.standing.count(plan, done)
         if plan.publish is not None:
             self.keeper.publish(plan.publish, plan.step, ordinal=self.standing.ordinal)
         self.run_ahead.step_consumed(material.consumed, plan.num_replaced)

@@ -47,6 +47,8 @@ class StepNumbers:
     num_updates: int
     """Optimizer updates before the step."""
     learning_rate: float
+    entropy_coefficient: float | None = None
+    """Before the step; None: there is no bonus for entropy."""
     publish: int | None
     config_digest: str
     ranks: int = 1
@@ -101,6 +103,7 @@ def make_plan(
         num_updates=numbers.num_updates + (num_trained_tokens > 0),
         version=numbers.version,
         learning_rate=numbers.learning_rate,
+        entropy_coefficient=numbers.entropy_coefficient,
         seed=derive_seed(config.run.seed, "step", numbers.step),
         publish=numbers.publish,
         ordinal=numbers.ordinal + (numbers.publish is not None),

@@ -43,9 +43,9 @@ def replay_to(
     for number in range(standing.step + 1, step + 1):
         plan, recorded = plan_of(folder, segments, number), done_of(folder, segments, number)
         done = carry_out(config, trainee, material_of(folder, plan, clock, on_row)).done
-        if done.digest != recorded.digest:
+        if (done.digest, done.reference_digest) != (recorded.digest, recorded.reference_digest):
             raise ReplayMismatch(_difference(done, recorded, _other_ranks(plan, trainee)))
-        standing.count(plan, done.digest)
+        standing.count(plan, done)
         logger.info("step %d replayed: digest %s", number, done.digest[:12])
         on_step(done)
 
@@ -71,9 +71,13 @@ def _other_ranks(plan: Plan, trainee: Trainee) -> str:
 
 def _difference(done: Done, recorded: Done, ranks: str) -> str:
     differing = [name for name, digest in recorded.digests.items() if done.digests.get(name) != digest]
+    where = (
+        f"in {len(differing)} of {len(recorded.digests)} tensors, first {differing[0] if differing else 'none by name'}"
+    )
+    if done.digest == recorded.digest:
+        where = f"in the reference policy, now {done.reference_digest}, recorded {recorded.reference_digest}"
     return (
-        f"step {done.step} replayed differently{ranks} in {len(differing)} of {len(recorded.digests)} tensors, first "
-        f"{differing[0] if differing else 'none by name'}: loss {done.loss!r}, recorded {recorded.loss!r}; gradient norm "
+        f"step {done.step} replayed differently{ranks} {where}: loss {done.loss!r}, recorded {recorded.loss!r}; gradient norm "
         f"{done.grad_norm!r}, recorded {recorded.grad_norm!r}. The same machine, packages, threads and processes replay a run exactly; "
         'resume it there, or accept other weights from here on with resume.on_difference = "continue"'
     )

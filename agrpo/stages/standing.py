@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from agrpo.records.progress import CheckpointState, Plan
+from agrpo.records.progress import CheckpointState, Done, Plan
 from agrpo.stages.shelf import ConsumedTickets
 
 
@@ -29,6 +29,8 @@ class Standing:
     """Consumed tickets whose prompts were given out again."""
     num_updates: int = 0
     untrained_in_a_row: int = 0
+    entropy_coefficient: float | None = None
+    """Of the bonus for entropy, as the last step left it. None: there is no bonus, or no step was done."""
 
     @classmethod
     def at_checkpoint(cls, state: CheckpointState, plan: Plan | None) -> Standing:
@@ -42,19 +44,20 @@ class Standing:
             consumed=ConsumedTickets(state.floor, set(state.consumed)),
             num_replaced=state.num_replaced,
             num_void=state.num_void,
+            entropy_coefficient=state.entropy_coefficient,
         )
         if plan is not None:
             standing._recall(plan)
         return standing
 
-    def count(self, plan: Plan, digest: str) -> None:
-        """The plan is done, and the weights have this digest."""
+    def count(self, plan: Plan, done: Done) -> None:
+        """The plan is done."""
         for ticket in plan.consumed:
             self.consumed.add(ticket)
         self.num_replaced += plan.num_replaced
         self.num_void += plan.num_void
         self._recall(plan)
-        self.step, self.digest = plan.step, digest
+        self.step, self.digest, self.entropy_coefficient = plan.step, done.digest, done.entropy_coefficient
         if plan.publish is not None:
             self.version, self.next_version = plan.publish, plan.publish + 1
         self.ordinal = self._ordinal_after(plan)
@@ -71,6 +74,7 @@ class Standing:
             num_tokens=num_tokens,
             num_prompts=num_prompts,
             version=self.version,
+            entropy_coefficient=self.entropy_coefficient,
             ordinal=self.ordinal,
             next_ticket=next_ticket,
             written_at=time.time(),

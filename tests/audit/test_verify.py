@@ -154,6 +154,12 @@ def test_a_chain_of_digests_that_breaks_is_found(folder: RunFolder):
     assert found.startswith(f"step 3 (attempt 0): its plan begins from weights {'0' * 32}, step 2 ended in ")
 
 
+def test_entropy_coefficient_that_the_step_before_did_not_leave_is_found(folder: RunFolder):
+    replan(folder, plan_at(folder, 3), entropy_coefficient=0.5)
+    (found,) = told(folder, database=False)
+    assert found.startswith("step 3 (attempt 0): its plan begins from an entropy coefficient 0.5, step 2 ended in None")
+
+
 def test_staleness_that_the_versions_contradict_is_found(folder: RunFolder):
     plan = plan_at(folder, 1)
     done = folder.done(StepKey(0, 1))

@@ -15,6 +15,7 @@ from agrpo.metrics import StepFacts, measure_step
 from agrpo.queue.run_folder import EventStream, RunFolder, StepKey
 from agrpo.records.arrow import group_to_arrow, scored_from_arrow, scored_to_arrow
 from agrpo.records.group import RolloutGroup
+from agrpo.records.outcome import RowFacts, SampleOutcome
 from agrpo.records.pace import Pace
 from agrpo.records.progress import (
     Acknowledgement,
@@ -27,8 +28,6 @@ from agrpo.records.progress import (
     PlannedSample,
     Probe,
     Rewind,
-    RowFacts,
-    SampleOutcome,
     WeightsReady,
 )
 from agrpo.records.prompt import Prompt
@@ -382,4 +381,5 @@ def _outcome(ticket: int, index: int, advantage: float, staleness: int) -> Sampl
         clipped_low_share=0.5 * index,
         clipped_high_share=0.5 - 0.5 * index,
         sampler_mass=0.75 - shift,
+        kl=0.125 * (1 + index),
     )

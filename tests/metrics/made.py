@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agrpo.metrics import StepFacts, measure_step
+from agrpo.records.outcome import RowFacts, SampleOutcome
 from agrpo.records.pace import Pace
-from agrpo.records.progress import Drop, DropReason, Plan, RowFacts, SampleOutcome
+from agrpo.records.progress import Drop, DropReason, Plan
 from agrpo.records.rollout import ToolCall
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring, marks_of, total_rewards
 from agrpo.records.timings import StepTimings

@@ -10,7 +10,7 @@ import pytest
 from agrpo.metrics.names import MEASURES, Rule, measure_named, rule_of
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
-SPECIFICATION = DOCUMENT.parent / "spec" / "async_grpo.md"
+SPECIFICATION = [DOCUMENT.parent / "spec" / name for name in ("async_grpo.md", "grpo.md")]
 
 
 def test_the_document_lists_exactly_the_measures():
@@ -21,7 +21,8 @@ def test_the_document_lists_exactly_the_measures():
 
 
 def test_every_measure_has_the_row_that_names_it():
-    rows = dict(re.findall(r"^\| (A-\d+) \| (.+)$", SPECIFICATION.read_text("utf-8"), re.MULTILINE))
+    text = "\n".join(page.read_text("utf-8") for page in SPECIFICATION)
+    rows = dict(re.findall(r"^\| ([AG]-\d+) \| (.+)$", text, re.MULTILINE))
     assert [m.name for m in MEASURES if m.row != "agrpo" and f"`{m.name}`" not in rows[m.row]] == []
 
 

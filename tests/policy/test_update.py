@@ -24,6 +24,7 @@ from agrpo.policy.verifying import verify_packing
 from agrpo.records.batch import Row
 from agrpo.records.sample import Sample
 from agrpo.records.tokens import StepTotals
+from agrpo.registry import knobs_of
 
 MakeModel = Callable[..., PreTrainedModel]
 MakeSamples = Callable[..., list[Sample]]
@@ -68,7 +69,8 @@ def gradient_of(
 ) -> tuple[UpdateOutcome, torch.Tensor]:
     """A plain step of rate 1 moves each weight by its gradient."""
     before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    chosen = losses.build(loss, {"importance_min": 0.3, "importance_max": 30.0})
+    band = {"importance_min": 0.3, "importance_max": 30.0}
+    chosen = losses.build(loss, band if band.keys() <= set(knobs_of(losses[loss])) else {})
     outcome = step(model, torch.optim.SGD(model.parameters()), rows, aggregation, rate=1.0, loss=chosen)
     return outcome, before - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
 

@@ -15,7 +15,8 @@ from agrpo.records.arrow import group_from_arrow, group_to_arrow, scored_from_ar
 from agrpo.records.checksum import ARROW_KEY
 from agrpo.records.documents import dump, load
 from agrpo.records.group import RolloutGroup
-from agrpo.records.progress import Base, Done, Plan, Probe, SampleOutcome, WeightsReady
+from agrpo.records.outcome import SampleOutcome
+from agrpo.records.progress import Base, Done, Plan, Probe, WeightsReady
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, TurnRecord
 from agrpo.records.score import Score, ScoredGroup

@@ -43,6 +43,24 @@ def test_of_an_adapter_alone_there_are_gradients_and_moments(tmp_path: Path):
     assert parts["AdamW's moments"].likely == 8 * 4 * 80
 
 
+@pytest.mark.parametrize(("tables", "size"), [({}, 4), ({"model": {"dtype": "bfloat16"}}, 2)])
+def test_a_reference_policy_is_one_more_model_without_an_adapter(tmp_path: Path, tables: dict[str, Any], size: int):
+    penalty, what = {"divergence": {"coefficient": 0.1}}, "the reference policy's weights"
+    part = parts_of(planned(a_config(tmp_path / "copy", **tables, **penalty)), "learner")[what]
+    assert part.likely == part.least == size * WEIGHTS
+    for others in (tables, {**tables, **penalty, "adapter": {"rank": 4}}):
+        assert what not in parts_of(planned(a_config(tmp_path / "none", **others)), "learner")
+
+
+def test_processes_share_the_reference_policy_and_the_advice_names_an_adapter(tmp_path: Path):
+    config = a_config(tmp_path, divergence={"coefficient": 0.1}, workers={"learner_processes": 2})
+    plan = planned(config)
+    each = [part for part in plan.places[0].parts if part.what == "the reference policy's weights"]
+    assert [part.likely for part in each] == [2 * WEIGHTS, 2 * WEIGHTS]
+    assert "adapter.rank = 16, which trains small matrices alone" in each[0].lower
+    assert sum("the reference policy's weights" in line for line in lines(plan)) == 2
+
+
 def test_an_adapter_is_held_in_float32_whatever_the_model_is_in(tmp_path: Path):
     config = a_config(tmp_path, model={"dtype": "bfloat16"}, adapter={"rank": 4, "dora": True, "targets": ["up_proj"]})
     parts, numbers = parts_of(planned(config), "learner"), 4 * 80 + 48

@@ -113,3 +113,12 @@ def test_no_adapter_stands_beside_experts_routers_heads_and_eyes(tmp_path: Path)
     assert shape.adapted(["q_proj"]) == [Widths(read=4, given=6)]
     assert len(shape.adapted("all-linear")) == 2
     assert shape.adapted(["proj"]) == []
+
+
+def test_checkpoints_of_a_reference_that_follows_hold_it_too(tmp_path: Path):
+    staying, following = (
+        bytes_needed(a_config(tmp_path / name, divergence={"coefficient": 0.1, **more}))
+        for name, more in (("staying", {}), ("following", {"sync_steps": 8}))
+    )
+    size = (tmp_path / "staying" / "model" / "model.safetensors").stat().st_size
+    assert following - staying == 3 * size

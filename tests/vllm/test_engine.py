@@ -146,6 +146,7 @@ def test_so_are_those_of_a_model_whose_head_is_its_own(vllm_run, vllm_model: Pat
     assert sum(found) / len(found) < 1e-5
 
 
+@pytest.mark.slow
 def test_fifty_publishes_and_their_probes_fail_none_of_the_requests_in_flight(ask, published):
     folders = [published(number) for number in range(3)]
     ended: list[TurnRecord] = []

@@ -48,6 +48,7 @@ def test_thirty_steps_at_staleness_0_train_what_was_sampled(
     assert {sample.staleness for done in steps for sample in done.samples} == {0}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_outlives_the_ends_of_its_server(vllm_run: Callable[..., RunFolder], tmp_path: Path) -> None:
     folder = vllm_run(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agrpo.cli.arguments import SetOption
+from agrpo.cli.arguments import RecipeOption, SetOption
 from agrpo.cli.commands import Panel
 from agrpo.cli.printing import say
 from agrpo.errors import ConfigError
@@ -19,12 +19,14 @@ PANEL = Panel.TRAIN
 def check(
     file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="The run's settings.")],
     sets: SetOption = None,
+    recipe: RecipeOption = None,
 ) -> None:
     """Say everything that is wrong with a run's settings, model, prompts, rewards and place, and start nothing.
 
     Prints the resolved settings with the origin of each when all is well, and what memory each process is likely to take.
     """
     from agrpo.config import RunConfig, resolve
+    from agrpo.recipes import beneath
     from agrpo.runs import check as find_problems
     from agrpo.runs.beginning import with_whole_paths
     from agrpo.runs.checks import impatience, unreached_lengths
@@ -33,7 +35,7 @@ def check(
     from agrpo.runs.publishing import settled
     from agrpo.runs.serving import ask_servers
 
-    config = settled(RunConfig.build(with_whole_paths(resolve(file, sets or []))))
+    config = settled(RunConfig.build(with_whole_paths(resolve(file, sets or [], beneath=beneath(recipe)))))
     problems = find_problems(config)
     if problems:
         raise ConfigError(problems)

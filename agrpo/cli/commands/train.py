@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agrpo.cli.arguments import SetOption
+from agrpo.cli.arguments import RecipeOption, SetOption
 from agrpo.cli.commands import Panel
 from agrpo.cli.following import PlainOption, ensure_prefect, follow, say_done
 from agrpo.cli.printing import say
@@ -19,7 +19,9 @@ def train(
     file: Annotated[
         Path, typer.Argument(metavar="RUN.toml", help="The run's settings; `agrpo settings` explains each.")
     ],
+    *,
     sets: SetOption = None,
+    recipe: RecipeOption = None,
     folder: Annotated[
         str | None, typer.Option(help="Folder of this run, instead of `{run.dir}/{run.name}-{time}`.")
     ] = None,
@@ -40,15 +42,18 @@ def train(
 
     Example: agrpo train run.toml --set optimizer.learning_rate=1e-5 --set stop.max_steps=100
 
+    Example: agrpo train run.toml --recipe dapo,tis
+
     Example: agrpo train run.toml --resume --set stop.max_steps=200
     """
     from agrpo.config import resolve
+    from agrpo.recipes import beneath
     from agrpo.resuming import newest_run, take_up
     from agrpo.runs import prepare, refuse_problems
     from agrpo.runs.memory import headings, machine_here, plan_memory
     from agrpo.runs.publishing import adapter_sentence, precision_sentence
 
-    settings = resolve(file, sets or [])
+    settings = resolve(file, sets or [], beneath=beneath(recipe))
     config = refuse_problems(settings, folder=folder)
     for line in headings(plan_memory(config, machine_here())):
         say(line)

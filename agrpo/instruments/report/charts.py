@@ -80,7 +80,7 @@ def _learning(runs: Sequence[RunFacts]) -> list[Section]:
             key="ratio", title="Learner against sampler",
             reading="A ratio of 1 means that both give a token the same probability; off 1 at staleness 0 points to an "
             "engine that computes differently.",
-            nothing="No token was trained yet.", drawings=_plots(runs, plots.RATIO, plots.LOGPROBS),
+            nothing="No token was trained yet.", drawings=_plots(runs, plots.RATIO, plots.LOGPROBS, plots.DIVERGENCE),
         ),
         Section(
             key="clipping", title="Clipping and masking",

@@ -42,6 +42,10 @@ LOGPROBS = Plot(
     key="logprobs", title="Log-prob difference of learner and sampler", unit="nats (logarithmic)", suffix="nats", log=True,
     measures=tuple((f"sampling/sampling_logp_difference/{kind}", kind) for kind in ("mean", "max")),
 )  # fmt: skip
+DIVERGENCE = Plot(
+    key="divergence", title="Divergence from the reference policy", unit="nats per token", suffix="nats",
+    measures=(("kl", "divergence"),),
+)  # fmt: skip
 CLIPPING = Plot(
     key="clipping", title="Tokens held back", unit="share of trained tokens", share=True,
     measures=(

@@ -21,9 +21,12 @@ def log_ratio(logprobs: Tensor, sampler_logprobs: Tensor) -> Tensor:
 
 
 def ratio_of(tokens: TokenInputs, level: Literal["token", "sequence"] = "token") -> Tensor:
-    """`[N]`, with gradient: `pi / pi_old` of each token, or the geometric mean over its sample (G-133; GSPO, arXiv:2507.18071)."""
+    """`[N]`, with gradient: `pi / pi_old` of each token, or the geometric mean over its sample (G-133; GSPO, arXiv:2507.18071).
+
+    In a mean, a ratio that is not a number counts as 1.
+    """
     logs = log_ratio(tokens.logprobs, tokens.old)
-    return (mean_over_sample(logs, tokens) if level == "sequence" else logs).exp()
+    return (mean_over_sample(logs.nan_to_num(0.0), tokens) if level == "sequence" else logs).exp()
 
 
 def inside(ratio: Tensor, low: float, high: float) -> Tensor:

@@ -109,6 +109,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def own_share(tensor: Tensor) -> Tensor:
+    """What this rank holds of it: the storage itself, without a gradient."""
+    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+
+
 def take_share(tensor: Tensor, source: Tensor | None) -> None:
     """Fill a tensor that is split from rank 0's whole one; `source` is None elsewhere. All ranks must call it."""
     assert isinstance(tensor, DTensor), "only what is split has shares"

@@ -16,6 +16,7 @@ MIB = 2**20
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 ADAPTER_BYTES = 4
 """Of a number of an adapter, whatever the model's are in."""
+REFERENCE = "the reference policy's weights"
 ROW, RECOMPUTE = "step.micro_tokens", "model.activation_checkpointing = true"
 SMALL_MATRICES = "adapter.rank = 16, which trains small matrices alone"
 SPARE = 1.25
@@ -85,6 +86,11 @@ def has_adapter(config: RunConfig) -> bool:
     return config.adapter.rank is not None
 
 
+def holds_reference(config: RunConfig) -> bool:
+    """Whether the learner holds a reference policy that is a model of its own."""
+    return config.divergence.coefficient > 0 and not has_adapter(config)
+
+
 def training_parts(config: RunConfig, shape: ModelShape, row: RowSize, *, ranks: int, on_gpu: bool) -> list[Part]:
     """Of one process of the learner that has `ranks` of them, where its weights are."""
     held, computed = BYTES[config.model.dtype], BYTES[config.model.served_dtype]
@@ -97,6 +103,8 @@ def training_parts(config: RunConfig, shape: ModelShape, row: RowSize, *, ranks:
         exact("learner", "gradients", trained / ranks, *fewer),
         exact("learner", "AdamW's moments", 2 * trained / ranks, *fewer),
     ]
+    if holds_reference(config):
+        parts.append(exact("learner", REFERENCE, held * shape.num_weights / ranks, *fewer))
     if ranks > 1:
         parts.append(passing("learner", "weights made whole for a layer and the head", held * _largest_whole(shape)))
     if computed < held:

@@ -11,7 +11,17 @@ from agrpo.engines.serving_vllm.devices import learner_gpus, serve_here
 from agrpo.engines.transformers import Transformers
 from agrpo.engines.vllm import Vllm
 from agrpo.runs.memory.machine import Machine, Memory
-from agrpo.runs.memory.parts import BYTES, IMPORTS, MIB, Part, engine_parts, fixed, passing, training_parts
+from agrpo.runs.memory.parts import (
+    BYTES,
+    IMPORTS,
+    MIB,
+    REFERENCE,
+    Part,
+    engine_parts,
+    fixed,
+    passing,
+    training_parts,
+)
 from agrpo.runs.memory.reward_models import gpu_index, judge_imports, judge_parts, reward_models, unknown_models
 from agrpo.runs.memory.rows import RowSize, row_size
 from agrpo.runs.memory.servers import server_parts, shared_gpu_parts
@@ -156,15 +166,16 @@ def _whole_models(
 ) -> list[Part]:
     """What the learner takes of the machine for a moment: every process reads the whole model, and rank 0 exports it.
 
-    `training`: of one process, where that lies in the machine's memory too. Its parts are not there while a model is read;
-    while one is exported weights and moments are. What exceeds them is more.
+    `training`: of one process, where that lies in the machine's memory too. Its parts are not there while a model is read, but
+    for the policy's weights when a reference is; while one is exported weights and moments are. What exceeds them is more.
     """
     if shape is None or not (on_gpu or ranks > 1):
         return []
     whole = BYTES[config.model.dtype] * shape.num_weights
     sizes = {part.what: ranks * part.likely for part in training}
-    kept = sizes.get("weights", 0) + sizes.get("AdamW's moments", 0)
-    most = max(ranks * whole, kept + whole) - sum(sizes.values())
+    kept = sum(sizes.get(what, 0) for what in ("weights", "AdamW's moments", REFERENCE))
+    before = sizes.get("weights", 0) if REFERENCE in sizes else 0
+    most = max(before + ranks * whole, kept + whole) - sum(sizes.values())
     who = "it is read" if ranks == 1 else f"{ranks} processes read it each, or one exports it"
     return [passing("learner", f"the whole model, while {who}", most)] if most > 0 else []
 

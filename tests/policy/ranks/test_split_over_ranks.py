@@ -14,24 +14,16 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from agrpo.aggregations import aggregations
 from agrpo.config import AdapterSection, ModelSection, OptimizerSection
-from agrpo.losses import losses
-from agrpo.objective import Objective
 from agrpo.packing import packings
 from agrpo.policy.trainee import Origin, Trainee, UpdateSettings, begin
 from agrpo.policy.update import UpdateOutcome
-from agrpo.records.tokens import StepTotals
 from agrpo.stages.ranks import Recruiter
+from tests.policy.objectives import OBJECTIVES, expect_some_masked, totals_of
 from tests.policy.ranks.conftest import LLAMA
 from tests.policy.test_split import some_samples, told
 
 SAMPLES = some_samples()
-TOTALS = StepTotals(
-    num_tokens=sum(sum(sample.sequence.trained) for sample in SAMPLES),
-    num_samples=len(SAMPLES),
-    max_completion_length=16,
-)
 TOLERANCE = 1e-6
 
 Told = tuple[UpdateOutcome, dict[str, np.ndarray]]
@@ -67,15 +59,12 @@ def outcome_of(trainee: Trainee, packing: str, micro_tokens: int, settings: Upda
 
 
 @pytest.mark.spec("K29", "A-143")
-@pytest.mark.parametrize("aggregation", aggregations.names())
-@pytest.mark.parametrize("loss", losses.names())
-def test_a_step_does_not_depend_on_the_number_of_processes(
-    alone_and_shared: list[Trainee], loss: str, aggregation: str
-):
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_step_does_not_depend_on_the_number_of_processes(alone_and_shared: list[Trainee], name: str):
     alone, shared = alone_and_shared
     settings = UpdateSettings(
-        objective=Objective(loss=losses.build(loss, {}), aggregation=aggregations.build(aggregation, {})),
-        totals=TOTALS,
+        objective=OBJECTIVES[name],
+        totals=totals_of(OBJECTIVES[name], sum(sum(sample.sequence.trained) for sample in SAMPLES), len(SAMPLES)),
         temperature=0.8,
         learning_rate=0.0,
         max_grad_norm=1.0,
@@ -86,6 +75,9 @@ def test_a_step_does_not_depend_on_the_number_of_processes(
     assert {weight.dtype for weight in shared.model.parameters()} == {torch.float64}
     assert two.loss == pytest.approx(one.loss, rel=TOLERANCE)
     assert two.grad_norm == pytest.approx(one.grad_norm, rel=TOLERANCE) and one.grad_norm > 0
-    assert found.keys() == expected.keys() and 0 < expected["masked"].mean() < 1
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=TOLERANCE, err_msg=name)
+    assert two.bonus == pytest.approx(one.bonus, rel=TOLERANCE)
+    assert (two.entropy_ahead or 0.0) == pytest.approx(one.entropy_ahead or 0.0, rel=TOLERANCE)
+    assert found.keys() == expected.keys()
+    expect_some_masked(name, {measure: [values] for measure, values in expected.items()})
+    for measure, values in expected.items():
+        np.testing.assert_allclose(found[measure], values, rtol=TOLERANCE, err_msg=measure)
