@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from agrpo.advantages import advantages
 from agrpo.aggregations import aggregations
 from agrpo.losses import losses
 from agrpo.records.group_rewards import GroupRewards
+from agrpo.records.rollout import Stay
 from agrpo.records.score import Score, total_rewards
 from agrpo.records.tokens import StepTotals, TokenInputs
+from agrpo.stages.scorer import environment_score
+from tests.stages.groups import a_group
 
 G1, G2 = [1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 0.0]
 """F-3."""
@@ -124,7 +128,7 @@ def test_gdpo_weighs_each_reward_and_is_grpo_where_there_is_one() -> None:
     assert given("gdpo", *alone) == given("grpo", *alone)
 
 
-@pytest.mark.spec("K22", "G-124", "G-125", "P-019.gap")
+@pytest.mark.spec("K22", "G-125", "P-019.gap")
 def test_a_reward_that_says_nothing_is_left_out_of_sums_and_of_normalising() -> None:
     group = judged([1, 0, None, 1], [0.5, 0.5, 0.5, None])
     assert group.totals.tolist() == [1.5, 0.5, 0.5, 1.0]
@@ -158,3 +162,15 @@ def test_a_rollouts_own_reward_is_one_more_reward_of_weight_one() -> None:
     assert made.weights.tolist() == [0.5, 1.0]
     assert np.array_equal(made.values, [[1.0, 2.0], [math.nan, 3.0], [0.0, 0.0]], equal_nan=True)
     assert GroupRewards.of(scores, total_rewards(scores, [None] * 3)).weights.tolist() == [0.5]
+
+
+@pytest.mark.spec("G-124")
+def test_rewards_are_weighed_and_summed_and_what_an_environment_pays_is_added_as_it_is() -> None:
+    group = a_group(0)
+    paid = [Stay(environment="Maze", reset_seconds=0.1, reward_seconds=0.1, reward=value) for value in (0.25, -1.0)]
+    acted = replace(group, rollouts=[replace(one, stay=stay) for one, stay in zip(group.rollouts, paid, strict=True)])
+    maze = environment_score(acted)
+    assert maze is not None
+    weighed = Score(reward="f", weight=0.5, values=[1.0, 3.0], errors=[None, None])
+    assert total_rewards([weighed, maze], acted.rollout_rewards) == [0.75, 0.5]
+    assert GroupRewards.of([weighed, maze], [0.75, 0.5]).weights.tolist() == [0.5, 1.0]
