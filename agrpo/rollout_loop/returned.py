@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
+from agrpo.records.text import writable
+
 NEEDED = ("prompt_ids", "completion_ids", "logprobs")
 TOP = "logprob_token_ids"
 MASKS = ("env_mask", "completion_mask", "tool_mask")
@@ -84,6 +86,10 @@ def _lists_of(returned: Any, num_completions: int) -> dict[str, list[Any]]:
 
 def _refuse_names(lists: Collection[str], taken: Collection[str]) -> None:
     for name in lists:
+        if writable(name) != name:
+            raise Unfit(
+                f"returned the key {name!r}, which holds half a surrogate pair and cannot be recorded; rename it"
+            )
         if name in MASKS:
             raise Unfit(
                 f'returned "{name}"; every token of completion_ids is trained, and a mask would be ignored: return what the '

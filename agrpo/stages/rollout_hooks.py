@@ -19,7 +19,7 @@ import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.engines import Engine
-from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused
+from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused, words_of
 from agrpo.prompts import PromptOrder
 from agrpo.records.prompt import Message, Prompt
 from agrpo.records.rollout import Rollout, StopReason
@@ -201,6 +201,6 @@ class RolloutHooks:
     def _failed(self, hook: str, where: str | None, error: Any) -> HookError:
         about = self._named(hook) if where is None else f"{self._named(hook)}, {where},"
         return HookError(
-            f"{about} raised {type(error).__name__}: {error}. Mend the hook, then `agrpo resume` this run; catch in it what is "
+            f"{about} raised {words_of(error)}. Mend the hook, then `agrpo resume` this run; catch in it what is "
             "no reason to stop"
         )
