@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, cast
 
 from agrpo.config import RunConfig
@@ -18,6 +19,8 @@ from agrpo.records.rollout import Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sample import sequences_of
 from agrpo.records.sampling import CompletionRequest
 from agrpo.records.seeds import derive_seed
+from agrpo.rollout_loop.given_turns import check_ids, fitting_turn
+from agrpo.rollout_loop.returned import Unfit
 from agrpo.rollout_loop.under_way import AskTurn
 from agrpo.stages.conversation import Conversation
 from agrpo.stages.sampling import ask, converse
@@ -50,14 +53,19 @@ class OwnRollout:
         *,
         begin: Callable[[list[Message]], Conversation],
         tools: Sequence[Callable[..., Any]],
+        num_tokens: int,
     ) -> None:
-        """`begin`: makes the conversation that agrpo's own `generate_one` has for messages. Raises `PromptError`."""
+        """`begin`: makes the conversation that agrpo's own `generate_one` has for messages. Raises `PromptError`.
+
+        `num_tokens`: of the vocabulary.
+        """
         self._config = config
         self._engine = engine
         self._stop_ids = stop_ids
         self._place = place
         self._begin = begin
         self._tools = list(tools)
+        self._num_tokens = num_tokens
         self._began = time.monotonic()
         self._asked: list[TurnRecord] = []
         self._held: Rollout | None = None
@@ -85,10 +93,20 @@ class OwnRollout:
 
         async def ask_timed(request: CompletionRequest) -> TurnRecord:
             asked = time.monotonic()
-            return timed(await ask_turn(request.prompt_ids), began=self._began, asked=asked)
+            turn = self._given_turn(await ask_turn(request.prompt_ids))
+            return timed(turn, began=self._began, asked=asked)
 
         self._held = await converse(self._begin(prompt), ask_timed)
         return self._held
+
+    def _given_turn(self, turn: Any) -> TurnRecord:
+        """What a `generate_one_turn` gave, before it is read. Raises `HookError`."""
+        if not isinstance(turn, TurnRecord):
+            raise self._wrong(f"gave {type(turn).__name__}; expected agrpo.TurnRecord", "generate_one_turn")
+        try:
+            return fitting_turn("turn", turn, self._num_tokens)
+        except Unfit as error:
+            raise self._wrong(f"gave one of which {error}", "generate_one_turn") from None
 
     def _token_ids(self, given: Any) -> list[int]:
         if not isinstance(given, list) or not all(type(token) is int for token in cast("list[Any]", given)):
@@ -96,7 +114,12 @@ class OwnRollout:
                 f"{self._place}: generate_one_turn was given {type(given).__name__} {str(given)[:60]}; expected a list of token "
                 "ids, as tokenizer.apply_chat_template(…, add_generation_prompt=True, return_dict=False) gives"
             )
-        return cast("list[int]", given)
+        ids = cast("list[int]", given)
+        try:
+            check_ids("prompt_ids", ids, self._num_tokens)
+        except Unfit as error:
+            raise HookError(f"{self._place}: generate_one_turn was given {error}") from None
+        return ids
 
     def _request(self, prompt_ids: list[int]) -> CompletionRequest:
         number, self.num_turns = self.num_turns, self.num_turns + 1
@@ -135,9 +158,10 @@ class OwnRollout:
             error = rollout.error or "given up by generate_one"
             given_up = replace(rollout, completion=[], completion_ids=[], turns=[], reward=None, error=error)
             return self._told(self._in_place(given_up))
+        rollout = self._with_fitting_turns(rollout)
         self._check_turns(rollout)
-        if rollout.reward is not None and not math.isfinite(rollout.reward):
-            raise self._wrong(f"set the reward {rollout.reward}; expected a finite number, or None for no opinion")
+        if rollout.reward is not None and not _is_finite(rollout.reward):
+            raise self._wrong(f"set the reward {rollout.reward!r}; expected a finite number, or None for no opinion")
         try:
             json.dumps(rollout.completion)
         except (TypeError, ValueError) as error:
@@ -167,6 +191,14 @@ class OwnRollout:
         for name, (fits, expected) in given.items():
             if not fits:
                 raise self._wrong(f"gave {name} = {repr(getattr(rollout, name))[:80]}; expected {expected}")
+
+    def _with_fitting_turns(self, rollout: Rollout) -> Rollout:
+        try:
+            check_ids("completion_ids", rollout.completion_ids, self._num_tokens)
+            turns = [fitting_turn(f"turns[{at}]", turn, self._num_tokens) for at, turn in enumerate(rollout.turns)]
+        except Unfit as error:
+            raise self._wrong(f"gave a rollout of which {error}") from None
+        return replace(rollout, turns=turns)
 
     def _check_turns(self, rollout: Rollout) -> None:
         if not rollout.turns:
@@ -223,8 +255,15 @@ class OwnRollout:
         seconds = time.monotonic() - self._began
         return replace(rollout, index=self._place.index, seed=self._seed(0), duration_seconds=seconds)
 
-    def _wrong(self, what: str) -> HookError:
-        return HookError(f"{self._config.rollout_loop.path}: generate_one, {self._place}, {what}")
+    def _wrong(self, what: str, hook: str = "generate_one") -> HookError:
+        return HookError(f"{self._config.rollout_loop.path}: {hook}, {self._place}, {what}")
+
+
+def _is_finite(reward: Any) -> bool:
+    try:
+        return isinstance(reward, Real) and math.isfinite(reward)
+    except OverflowError:  # an integer beyond what a float can hold
+        return False
 
 
 def _are_all(values: Any, kind: type) -> bool:

@@ -32,6 +32,7 @@ from agrpo.stages.rendering import Renderer
 from agrpo.stages.sampling import Unanswered, sample_group
 from agrpo.stages.slots import Slot
 from agrpo.stages.surroundings import Surroundings
+from agrpo.stages.vocabulary import num_tokens_of
 from agrpo.tools import load_tools
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class RolloutHooks:
         self._loop = build_loop(config, renderer.tokenizer)
         self._tools = [tool.function for tool in load_tools(config.tools).values()]
         path = config.rollout_loop.rollout_func
+        self._num_tokens = num_tokens_of(config.model) if self._samples else 0
         self._function = None if path is None else FunctionRollouts(config, renderer, engine, path)
 
     def who_answers(self, ticket: int) -> str:
@@ -139,7 +141,15 @@ class RolloutHooks:
         async with slot:
             stop_ids = self._renderer.stop_ids
             begin_own = partial(begin, place.index)
-            own = OwnRollout(self._config, self._engine, stop_ids, place, begin=begin_own, tools=self._tools)
+            own = OwnRollout(
+                self._config,
+                self._engine,
+                stop_ids,
+                place,
+                begin=begin_own,
+                tools=self._tools,
+                num_tokens=self._num_tokens,
+            )
             UNDER_WAY.set(own)  # of this task alone
             try:
                 messages = copy.deepcopy(prompt.messages)

@@ -123,6 +123,23 @@ def test_turns_asked_at_once_are_of_their_own_rollout_and_numbered_as_they_are_b
         ("few_versions", "gave a turn of 2 output tokens and 1 output_versions; expected one for each"),
         ("no_time", "gave a turn with duration_seconds = nan; expected seconds, 0 or more, or None"),
         ("before", "gave a turn with begun_seconds = -0.5; expected seconds, 0 or more, or None"),
+        (
+            "nan",
+            r"of which turns\[1\].output_log_probs\[0\] is nan; expected a log-prob in nats, finite and not above 0",
+        ),
+        ("infinite", r"of which turns\[1\].output_log_probs\[1\] is -inf; expected a log-prob in nats, finite"),
+        ("above_0", r"of which turns\[1\].output_log_probs\[0\] is 5.0; expected a log-prob in nats, finite"),
+        ("log_prob_text", r"of which turns\[1\].output_log_probs\[0\] is '-1'; expected a log-prob"),
+        ("unknown_id", r"of which turns\[1\].output_ids\[1\] is 99999; expected a token id from 0 to \d+"),
+        ("negative_id", r"of which turns\[1\].prompt_ids\[0\] is -1; expected a token id from 0 to \d+"),
+        ("unknown_completion", r"of which completion_ids\[0\] is 99999; expected a token id"),
+        ("unknown_candidate", r"of which turns\[1\].output_sampling_mask\[1\]\[0\] is -1; expected a token id"),
+        (
+            "unknown_top",
+            r"of which turns\[1\].output_sampler_logprobs\[1\] is \{99999: -1.0\}; expected a dict of token",
+        ),
+        ("nan_top", r"of which turns\[1\].output_sampler_logprobs\[0\] is \{9: nan\}; expected a dict of token"),
+        ("text_reward", "set the reward '1'; expected a finite number, or None"),
         ("raises", "raised KeyError: 'answer'. Mend the hook, then `agrpo resume` this run"),
     ],
 )
@@ -130,6 +147,36 @@ def test_what_cannot_be_trained_is_refused_with_its_rollout(tiny_model: Path, sl
     played = Played(tiny_model, "Careless", script("9"), loop_settings={"slip": slip})
     with pytest.raises(HookError, match=rf"loops:Careless: generate_one, rollout \d of ticket 7 \(row 5\),? .*{told}"):
         played.rollouts()
+
+
+@pytest.mark.parametrize(
+    ("slip", "told"),
+    [
+        ("nothing", "gave NoneType; expected agrpo.TurnRecord"),
+        ("unknown_id", r"gave one of which turn.output_ids\[0\] is 99999; expected a token id from 0 to \d+"),
+        ("nan", r"gave one of which turn.output_log_probs\[0\] is nan; expected a log-prob in nats, finite"),
+    ],
+)
+def test_a_turn_that_cannot_be_trained_is_refused_with_the_hook_that_gave_it(tiny_model: Path, slip: str, told: str):
+    played = Played(tiny_model, "CarelessTurn", script("9"), loop_settings={"slip": slip})
+    with pytest.raises(
+        HookError, match=rf"loops:CarelessTurn: generate_one_turn, rollout \d of ticket 7 \(row 5\), {told}"
+    ):
+        played.rollouts()
+
+
+@pytest.mark.parametrize("token", [-1, 99999])
+def test_generate_one_turn_is_asked_with_tokens_of_the_model_alone(tiny_model: Path, token: int):
+    played = Played(tiny_model, "AsksWith", script("9"), loop_settings={"token": token})
+    with pytest.raises(
+        HookError, match=rf"generate_one_turn was given prompt_ids\[1\] is {token}; expected a token id from 0"
+    ):
+        played.rollouts()
+
+
+def test_what_rounding_puts_above_0_is_0(tiny_model: Path):
+    rollouts = Played(tiny_model, "Careless", script("9"), loop_settings={"slip": "rounded"}).rollouts()
+    assert [rollout.turns[1].output_log_probs for rollout in rollouts] == [[0.0, -1.0]] * 2
 
 
 @pytest.mark.parametrize("loop", ["Twice", "Passing"])
