@@ -153,6 +153,23 @@ class AsksForMore:
         return float(strictly)
 
 
+class AsksForThePrompt:
+    def reset(self, prompt: Any) -> str:
+        return str(prompt)
+
+
+class AsksWhichOne:
+    def reset(self, environment: str, **columns: Any) -> str:
+        return environment
+
+
+class WithoutGuess(Game):
+    guess = None  # type: ignore[assignment]
+
+    def reset(self, prompt: Any = None, target: int = 1) -> str:  # type: ignore[override]
+        return f"{prompt}{target}"
+
+
 class ByPosition:
     def reset(self, target: int, /) -> None: ...
 
