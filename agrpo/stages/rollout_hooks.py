@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from agrpo.config import RunConfig
+from agrpo.coroutines import is_being_cancelled
 from agrpo.engines import Engine
 from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused, words_of
 from agrpo.prompts import PromptOrder
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 1.0
+
+ENDING = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+"""What would end a task or the process, where a hook may have raised it itself."""
 
 Beat = Callable[[str, float], None]
 """Hears what is waited for, and for how many seconds."""
@@ -92,7 +96,7 @@ class RolloutHooks:
             return None
         try:
             kept: Any = self._loop.filter_prompt(prompt.row_index, dict(order.row(number)), prompt.epoch)
-        except Exception as error:
+        except (Exception, *ENDING) as error:
             raise self._failed("filter_prompt", f"row {prompt.row_index} in epoch {prompt.epoch}", error) from error
         if not isinstance(kept, bool | np.bool_):
             raise HookError(
@@ -162,7 +166,9 @@ class RolloutHooks:
                 return own.failed(StopReason.ENGINE_ERROR, str(error))
             except AgrpoError:
                 raise
-            except Exception as error:
+            except (Exception, *ENDING) as error:
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
                 raise self._failed("generate_one", str(place), error) from error
 
     async def _close(self) -> None:
@@ -179,7 +185,7 @@ class RolloutHooks:
         beat: Beat = lambda *_: None,
     ) -> None:
         """Wait for it, until its deadline or until the run is asked to stop."""
-        task, began, told = asyncio.ensure_future(work), time.monotonic(), 0.0
+        task, began, told = asyncio.ensure_future(self._come_to_an_end(hook, work)), time.monotonic(), 0.0
         try:
             while not (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
                 now = time.monotonic()
@@ -195,11 +201,17 @@ class RolloutHooks:
                     beat(self._named(hook), now - began)
         finally:
             task.cancel()
+        task.result()
+
+    async def _come_to_an_end(self, hook: str, work: Awaitable[None]) -> None:
+        """Where it does, with what it raised as a failure of the hook."""
         try:
-            task.result()
+            await work
         except AgrpoError:
             raise
-        except Exception as error:
+        except (Exception, *ENDING) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             raise self._failed(hook, None, error) from error
 
     def _has(self, hook: str) -> bool:

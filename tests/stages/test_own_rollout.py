@@ -149,36 +149,6 @@ def test_what_cannot_be_trained_is_refused_with_its_rollout(tiny_model: Path, sl
         played.rollouts()
 
 
-@pytest.mark.parametrize(
-    ("slip", "told"),
-    [
-        ("nothing", "gave NoneType; expected agrpo.TurnRecord"),
-        ("unknown_id", r"gave one of which turn.output_ids\[0\] is 99999; expected a token id from 0 to \d+"),
-        ("nan", r"gave one of which turn.output_log_probs\[0\] is nan; expected a log-prob in nats, finite"),
-    ],
-)
-def test_a_turn_that_cannot_be_trained_is_refused_with_the_hook_that_gave_it(tiny_model: Path, slip: str, told: str):
-    played = Played(tiny_model, "CarelessTurn", script("9"), loop_settings={"slip": slip})
-    with pytest.raises(
-        HookError, match=rf"loops:CarelessTurn: generate_one_turn, rollout \d of ticket 7 \(row 5\), {told}"
-    ):
-        played.rollouts()
-
-
-@pytest.mark.parametrize("token", [-1, 99999])
-def test_generate_one_turn_is_asked_with_tokens_of_the_model_alone(tiny_model: Path, token: int):
-    played = Played(tiny_model, "AsksWith", script("9"), loop_settings={"token": token})
-    with pytest.raises(
-        HookError, match=rf"generate_one_turn was given prompt_ids\[1\] is {token}; expected a token id from 0"
-    ):
-        played.rollouts()
-
-
-def test_what_rounding_puts_above_0_is_0(tiny_model: Path):
-    rollouts = Played(tiny_model, "Careless", script("9"), loop_settings={"slip": "rounded"}).rollouts()
-    assert [rollout.turns[1].output_log_probs for rollout in rollouts] == [[0.0, -1.0]] * 2
-
-
 @pytest.mark.parametrize("loop", ["Twice", "Passing"])
 def test_an_environment_is_never_left_out(tiny_model: Path, loop: str):
     def line(index: int, turn: int) -> Line:
