@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, cast
 
 from agrpo.config import RunConfig
@@ -20,6 +18,7 @@ from agrpo.records.sample import sequences_of
 from agrpo.records.sampling import CompletionRequest
 from agrpo.records.seeds import derive_seed
 from agrpo.rollout_loop.given_turns import check_ids, fitting_turn
+from agrpo.rollout_loop.kinds import are_all, are_messages, is_finite, is_time
 from agrpo.rollout_loop.returned import Unfit
 from agrpo.rollout_loop.under_way import AskTurn
 from agrpo.stages.conversation import Conversation
@@ -91,6 +90,11 @@ class OwnRollout:
                 "give it the list that it was given, and set [tools] functions"
             )
 
+        if not are_messages(prompt):
+            raise self._wrong(
+                f"gave {repr(prompt)[:80]} to super().generate_one; expected a list of messages, each with a role and a content"
+            )
+
         async def ask_timed(request: CompletionRequest) -> TurnRecord:
             asked = time.monotonic()
             turn = self._given_turn(await ask_turn(request.prompt_ids))
@@ -160,7 +164,7 @@ class OwnRollout:
             return self._told(self._in_place(given_up))
         rollout = self._with_fitting_turns(rollout)
         self._check_turns(rollout)
-        if rollout.reward is not None and not _is_finite(rollout.reward):
+        if rollout.reward is not None and not is_finite(rollout.reward):
             raise self._wrong(f"set the reward {rollout.reward!r}; expected a finite number, or None for no opinion")
         try:
             json.dumps(rollout.completion)
@@ -182,11 +186,11 @@ class OwnRollout:
     def _check_kinds(self, rollout: Rollout) -> None:
         """What is written must be readable by all who come after."""
         given: dict[str, tuple[bool, str]] = {
-            "completion": (_are_messages(rollout.completion), "a list of messages, each with a role and a content"),
-            "completion_ids": (_are_all(rollout.completion_ids, int), "a list of token ids"),
-            "turns": (_are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
-            "tool_calls": (_are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
-            "stop_reason": (_are_all([rollout.stop_reason], StopReason), "an agrpo.records.rollout.StopReason"),
+            "completion": (are_messages(rollout.completion), "a list of messages, each with a role and a content"),
+            "completion_ids": (are_all(rollout.completion_ids, int), "a list of token ids"),
+            "turns": (are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
+            "tool_calls": (are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
+            "stop_reason": (are_all([rollout.stop_reason], StopReason), "an agrpo.records.rollout.StopReason"),
         }
         for name, (fits, expected) in given.items():
             if not fits:
@@ -238,7 +242,7 @@ class OwnRollout:
                     f"{sorted(known)}. Leave output_versions out of a turn that the engine has not sampled for it"
                 )
             for name, seconds in (("begun_seconds", turn.begun_seconds), ("duration_seconds", turn.duration_seconds)):
-                if not _is_time(seconds):
+                if not is_time(seconds):
                     raise self._wrong(
                         f"gave a turn with {name} = {seconds!r}; expected seconds, 0 or more, or None where they are not known"
                     )
@@ -257,35 +261,6 @@ class OwnRollout:
 
     def _wrong(self, what: str, hook: str = "generate_one") -> HookError:
         return HookError(f"{self._config.rollout_loop.path}: {hook}, {self._place}, {what}")
-
-
-def _is_finite(reward: Any) -> bool:
-    try:
-        return isinstance(reward, Real) and math.isfinite(reward)
-    except OverflowError:  # an integer beyond what a float can hold
-        return False
-
-
-def _are_all(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in cast("list[Any]", values))
-
-
-def _is_time(seconds: Any) -> bool:
-    return seconds is None or (type(seconds) in (int, float) and 0 <= seconds < math.inf)
-
-
-def _are_messages(values: Any) -> bool:
-    return isinstance(values, list) and all(map(_is_message, cast("list[Any]", values)))
-
-
-def _is_message(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    message = cast("dict[Any, Any]", value)
-    content: Any = message.get("content")
-    parts: list[Any] = cast("list[Any]", content) if isinstance(content, list) else []
-    fits = content is None or isinstance(content, str | list)
-    return isinstance(message.get("role"), str) and fits and all(isinstance(part, dict) for part in parts)
 
 
 def _tokens(turn: TurnRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:

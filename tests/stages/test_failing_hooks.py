@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from agrpo.config import RolloutLoopSection
 from agrpo.errors import HookError
 from agrpo.prompts import PromptOrder
 from agrpo.records.group import RolloutGroup
 from agrpo.records.score import ScoredGroup
+from agrpo.rollout_loop.finding import check_rollout_loop
 from agrpo.stages.advantage_hook import AdvantageHook
 from agrpo.stages.slots import Slots
 from tests.stages.playing import QUESTION, SEED, script
@@ -54,7 +56,7 @@ def test_what_rounding_puts_above_0_is_0(tiny_model: Path):
 )
 def test_a_hook_that_leaves_is_a_hook_that_fails(tiny_model: Path, hook: str, way: str, told: str):
     settings = {"hook": hook, "way": way}
-    played = Played(tiny_model, "tests.stages.leaving:Leaves", script("9"), loop_settings=settings)
+    played = Played(tiny_model, "tests.stages.failing_loops:Leaves", script("9"), loop_settings=settings)
     order = PromptOrder([{"prompt": QUESTION}], seed=0, shuffle=False)
 
     async def use() -> None:
@@ -67,5 +69,18 @@ def test_a_hook_that_leaves_is_a_hook_that_fails(tiny_model: Path, hook: str, wa
             advantages = AdvantageHook.of(played.config)
             assert advantages is not None and advantages([scored], {4: group})
 
-    with pytest.raises(HookError, match=rf"leaving:Leaves: {hook}[ ,].*raised {told}"):
+    with pytest.raises(HookError, match=rf"failing_loops:Leaves: {hook}[ ,].*raised {told}"):
         asyncio.run(use())
+
+
+def test_text_in_place_of_messages_is_the_hooks_fault_and_refuses_no_row(tiny_model: Path):
+    told = r"generate_one, rollout \d of ticket 7 \(row 5\), gave '4 \+ 5 =' to super\(\).generate_one; expected a list of messages"
+    with pytest.raises(HookError, match=told):
+        Played(tiny_model, "tests.stages.failing_loops:AsksText", script("9")).rollouts()
+
+
+def test_a_method_whose_name_is_all_but_a_hooks_is_refused():
+    path = "tests.stages.failing_loops:Misspelt"
+    (problem,) = check_rollout_loop(RolloutLoopSection(path=path))
+    told = 'set_up is no hook and would never be called; did you mean "setup"? A method of your own may begin with an underscore'
+    assert problem == f'rollout_loop.path: "{path}": {told}'

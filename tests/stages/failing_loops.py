@@ -1,11 +1,11 @@
-"""A rollout loop that leaves in the hook that its settings name: it calls `sys.exit`, or raises what a cancelled task does."""
+"""Rollout loops that fail: in the hook that settings name, by what they give agrpo's own, or by their names."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from agrpo import AsyncRolloutLoop, Rollout, RolloutGroup
 
 
 class Leaves(AsyncRolloutLoop):
+    """Calls `sys.exit`, or raises what a cancelled task does."""
+
     def _leave(self, hook: str) -> None:
         if self.settings.hook != hook:
             return
@@ -39,3 +41,19 @@ class Leaves(AsyncRolloutLoop):
 
     async def close(self) -> None:
         self._leave("close")
+
+
+class AsksText(AsyncRolloutLoop):
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        return await super().generate_one(cast("Any", "4 + 5 ="), tools, group_id)
+
+
+class Misspelt(AsyncRolloutLoop):
+    async def set_up(self) -> None:
+        raise AssertionError
+
+    def filter(self, level: int) -> bool:
+        """One of its own, which is like no hook enough."""
+        return level > 1
