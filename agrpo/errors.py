@@ -214,8 +214,8 @@ class DatabaseBusy(DatabaseError):
 
 
 def words_of(error: BaseException) -> str:
-    """An exception as its kind and its text, whatever its own `__str__` does."""
+    """An exception as its kind and its text, whatever its own `__str__` does; a question mark for half a surrogate pair."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode("utf-8")
     except (Exception, SystemExit):
         return f"{type(error).__name__}: it has no words"

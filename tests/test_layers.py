@@ -1,7 +1,7 @@
 """Imports only go down, and each third party has one landlord.
 
-    errors <- records <- config, loading, log_line, registry, staleness, tensors, threads,
-    visible, waiting <- rooms <- instruments, stages, recipes <- runs <- audit, resuming, quickstart <- flows, trainer, cli
+    errors <- records <- config, coroutines, loading, log_line, registry, staleness, tensors,
+    threads, visible, waiting <- rooms <- instruments, stages, recipes <- runs <- audit, resuming, quickstart <- flows, trainer, cli
 
 A room is any other package of agrpo. An import under `TYPE_CHECKING` is free: it is gone when the program runs.
 """
@@ -26,6 +26,7 @@ LAYERS = {
     "errors": 0,
     "records": 1,
     "config": 2,
+    "coroutines": 2,
     "loading": 2,
     "log_line": 2,
     "registry": 2,

@@ -26,6 +26,8 @@ GROUP = "agrpo.environments"
 ADAPTERS: Registry[Any] = Registry("agrpo.environments.adapters")
 OWN = ("reset", "get_reward")
 """Methods that agrpo calls itself: no tools."""
+NOT_HANDED_ON = frozenset({"prompt", "environment"})
+"""Columns of a row that no `reset` is given."""
 
 
 def kind_at(
@@ -191,6 +193,11 @@ def _keywords_of(reset: Callable[..., Any], path: str, cls: type[Any]) -> tuple[
     named = [each for each in parameters if each.kind not in _REST]
     takes_all = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
     needed = frozenset(each.name for each in named if each.default is Parameter.empty)
+    if kept := sorted(needed & NOT_HANDED_ON):
+        raise UnfitEnvironment(
+            f'"{path}": {cls.__name__}.reset takes "{kept[0]}", which it is never given: it gets the other columns of the row, and '
+            "what it returns is put behind the prompt. Leave the argument out, or put what it is to know into a column of another name"
+        )
     return None if takes_all else frozenset(each.name for each in named), needed
 
 
@@ -210,6 +217,10 @@ def _tools_of(cls: type[Any]) -> Mapping[str, Tool]:
     for owner in reversed(cls.__mro__[:-1]):
         for name, value in vars(owner).items():
             if name.startswith("_") or name in OWN or not inspect.isroutine(value):
+                continue
+            if not inspect.isroutine(
+                inspect.getattr_static(cls, name)
+            ):  # a subclass has put something else in its place
                 continue
             tool = tool_of(_bound(cls, name), f"{cls.__module__}:{cls.__name__}.{name}")
             found[tool.name] = tool

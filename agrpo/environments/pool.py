@@ -19,6 +19,7 @@ from agrpo.environments.factories import bound_tools, same_twice
 from agrpo.environments.sharing import shared_by, shared_by_class
 from agrpo.errors import EnvironmentFault, words_of
 from agrpo.records.rollout import Stay
+from agrpo.records.text import writable
 from agrpo.tools import Tool
 from agrpo.tools.caller import Caller
 
@@ -146,7 +147,7 @@ class Visit:
             self.abandon()
             raise Broken(f"{kind.class_name}.reset returned {type(told).__name__}; expected None or a string")
         self._hangs = False
-        return told
+        return None if told is None else writable(told)
 
     @property
     def tools(self) -> dict[str, Tool]:

@@ -3,6 +3,8 @@
 The group's own facts are in the schema's metadata, so a group without rollouts (a refused prompt) is a record too.
 Readers ignore columns they do not know, fill those that are missing, refuse a higher major schema version, and check
 the file's checksum before they read it. `where` is what errors call the file.
+
+Whatever text users' functions gave, the file is written: half a surrogate pair is a question mark in it.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from agrpo.records.pace import Pace
 from agrpo.records.prompt import Prompt
 from agrpo.records.rollout import Rollout, StopReason, TurnRecord
 from agrpo.records.score import Mark, Score, ScoredGroup, Scoring
+from agrpo.records.text import writable, writable_throughout
 
 MAJOR = 1
 VERSION = f"{MAJOR}.0"
@@ -294,11 +297,14 @@ def _write(rows: list[dict[str, Any]], schema: pa.Schema, name: str, facts: dict
     metadata = {
         "agrpo.schema": name,
         "agrpo.schema_version": VERSION,
-        "agrpo.facts": json.dumps(facts, ensure_ascii=False, default=str),
+        "agrpo.facts": writable(json.dumps(facts, ensure_ascii=False, default=str)),
         ARROW_KEY: UNSEALED,
     }
     schema = schema.with_metadata(metadata)
-    plain = pa.RecordBatch.from_pylist(rows, schema=schema)
+    try:
+        plain = pa.RecordBatch.from_pylist(rows, schema=schema)
+    except UnicodeEncodeError:
+        plain = pa.RecordBatch.from_pylist(writable_throughout(rows), schema=schema)
     batch = pa.RecordBatch.from_arrays([null_throughout(column) for column in plain.columns], schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:

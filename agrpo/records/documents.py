@@ -10,6 +10,7 @@ import pydantic
 
 from agrpo.errors import RecordError, RecordTooNew
 from agrpo.records.checksum import check_document, sealed_document
+from agrpo.records.text import writable_throughout
 
 T = TypeVar("T")
 
@@ -18,10 +19,16 @@ SCHEMA_MAJOR = 1
 
 
 def dump(record: Any) -> bytes:
-    """The record as a JSON document that names its schema and ends with its checksum. Floats survive exactly."""
+    """The record as a JSON document that names its schema and ends with its checksum. Floats survive exactly.
+
+    Half a surrogate pair becomes a question mark.
+    """
     body = _adapter(type(record)).dump_python(record, mode="json")
     document = {"schema": type(record).__name__, "schema_version": f"{SCHEMA_MAJOR}.0", **body}
-    return sealed_document(json.dumps(document).encode())
+    text = json.dumps(document)
+    if "\\ud" in text:  # a pair, or half of one
+        text = json.dumps(writable_throughout(document))
+    return sealed_document(text.encode())
 
 
 def load(cls: type[T], data: bytes | memoryview, where: str | None = None) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 ASKING = ("generate_one", "generate_one_turn")
 """Hooks that make a rollout, which a `rollout_func` does by itself."""
+ALL_BUT_ALIKE = 0.85
+"""How like a hook's name another one is, at least, to be that hook misspelt."""
 HOOKS = ("filter_prompt", "generate_one", "generate_one_turn", "compute_advantages", "setup", "close")
 
 
@@ -42,6 +45,7 @@ def loop_class(section: RolloutLoopSection) -> type[AsyncRolloutLoop]:
     if "." in found.__qualname__:
         raise HookError(f'"{section.path}" is {found.__qualname__}; define the class at the top of a module')
     problems = [problem for hook in HOOKS if overrides(found, hook) for problem in _hook_problems(found, hook)]
+    problems += _misspelt(found)
     if not _takes(partial(inspect.signature(found).bind), config=None, model_name="", processing_class=None):
         problems.append(
             f"__init__{_signature(found.__init__)} has to take config, model_name and processing_class; take **kwargs and hand "
@@ -118,6 +122,25 @@ def _hook_problems(cls: type[AsyncRolloutLoop], hook: str) -> list[str]:
     if not _takes(bind, *names) or not _takes(bind, **dict.fromkeys(names)):
         return [f"{hook}{_signature(own)} is called as {hook}{_signature(base)}; take the same arguments"]
     return []
+
+
+def _misspelt(cls: type[AsyncRolloutLoop]) -> list[str]:
+    """A sentence for each method whose name is all but a hook's: nobody would ever call it."""
+    own = {
+        name: value
+        for base in cls.__mro__
+        if base not in AsyncRolloutLoop.__mro__
+        for name, value in vars(base).items()
+    }
+    methods = [
+        name for name, value in own.items() if inspect.isfunction(value) and name not in HOOKS and name[0] != "_"
+    ]
+    meant = {name: get_close_matches(name, HOOKS, n=1, cutoff=ALL_BUT_ALIKE) for name in methods}
+    return [
+        f'{name} is no hook and would never be called; did you mean "{hooks[0]}"? A method of your own may begin with an underscore'
+        for name, hooks in meant.items()
+        if hooks
+    ]
 
 
 def _takes(bind: Callable[..., object], *args: Any, **kwargs: Any) -> bool:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, cast
 
+from agrpo.records.text import writable
+
 NEEDED = ("prompt_ids", "completion_ids", "logprobs")
 TOP = "logprob_token_ids"
 MASKS = ("env_mask", "completion_mask", "tool_mask")
@@ -60,6 +62,17 @@ def token_ids(where: str, values: Any, num_tokens: int) -> list[int]:
     return [_token_id(f"{where}[{place}]", value, num_tokens) for place, value in enumerate(_list(where, values))]
 
 
+def log_prob(where: str, value: Any) -> float:
+    """The value as a float, 0 where rounding put it above. Raises `Unfit`, which names the place in `where`."""
+    number = _plain(value)
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise Unfit(f"{where} is {_shown(value)}; expected a log-prob")
+    logprob = float(number)
+    if not math.isfinite(logprob) or logprob > ROUNDING:
+        raise Unfit(f"{where} is {logprob}; expected a log-prob in nats, finite and not above 0")
+    return min(logprob, 0.0)
+
+
 def _lists_of(returned: Any, num_completions: int) -> dict[str, list[Any]]:
     """Every key's entries, one for each completion."""
     if not isinstance(returned, Mapping):
@@ -84,6 +97,10 @@ def _lists_of(returned: Any, num_completions: int) -> dict[str, list[Any]]:
 
 def _refuse_names(lists: Collection[str], taken: Collection[str]) -> None:
     for name in lists:
+        if writable(name) != name:
+            raise Unfit(
+                f"returned the key {name!r}, which holds half a surrogate pair and cannot be recorded; rename it"
+            )
         if name in MASKS:
             raise Unfit(
                 f'returned "{name}"; every token of completion_ids is trained, and a mask would be ignored: return what the '
@@ -112,7 +129,7 @@ def _completion(values: Mapping[str, Any], columns: dict[str, Any], place: int, 
         top = _top(place, entries, values.get(TOP), written, num_tokens)
         logprobs = [found[token] for found, token in zip(top, written, strict=True)]
     else:
-        top, logprobs = None, [_logprob(f"{where}[{at}]", entry) for at, entry in enumerate(entries)]
+        top, logprobs = None, [log_prob(f"{where}[{at}]", entry) for at, entry in enumerate(entries)]
         _check_alike(place, values.get(TOP), written, num_tokens)
     return Completion(prompt_ids=prompt, completion_ids=written, logprobs=logprobs, top=top, columns=columns)
 
@@ -136,7 +153,7 @@ def _top(place: int, entries: list[Any], ids: Any, written: list[int], num_token
     named = _list(f"{TOP}[{place}]", ids)
     found: list[dict[int, float]] = []
     for at, (entry, token) in enumerate(zip(entries, written, strict=True)):
-        values = [_logprob(f"{where}[{at}]", value) for value in _list(f"{where}[{at}]", entry)]
+        values = [log_prob(f"{where}[{at}]", value) for value in _list(f"{where}[{at}]", entry)]
         own = token_ids(f"{TOP}[{place}][{at}]", named[at] if at < len(named) else [], num_tokens)
         if len(own) != len(values) or len({*own}) != len(own) or len(named) != len(entries):
             raise Unfit(
@@ -157,16 +174,6 @@ def _token_id(where: str, value: Any, num_tokens: int) -> int:
     if isinstance(value, bool) or not 0 <= number < num_tokens:
         raise Unfit(f"{where} is {_shown(value)}; expected a token id from 0 to {num_tokens - 1}")
     return number
-
-
-def _logprob(where: str, value: Any) -> float:
-    number = _plain(value)
-    if isinstance(number, bool) or not isinstance(number, Real):
-        raise Unfit(f"{where} is {_shown(value)}; expected a log-prob")
-    logprob = float(number)
-    if not math.isfinite(logprob) or logprob > ROUNDING:
-        raise Unfit(f"{where} is {logprob}; expected a log-prob in nats, finite and not above 0")
-    return min(logprob, 0.0)
 
 
 def _recordable(where: str, value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from agrpo.config import RunConfig
 from agrpo.environments import load_environments
-from agrpo.errors import AgrpoError, HookError
+from agrpo.errors import AgrpoError, HookError, words_of
 from agrpo.records.group import RolloutGroup
 from agrpo.records.score import ScoredGroup
 from agrpo.rollout_loop import AsyncRolloutLoop
@@ -57,10 +58,8 @@ class AdvantageHook:
             found: Any = self._loop.compute_advantages(self._told(group, rewards))
         except AgrpoError:
             raise
-        except Exception as error:
-            raise HookError(
-                f"{where} raised {type(error).__name__}: {error}. Mend the hook, then `agrpo resume` this run"
-            ) from error
+        except (Exception, SystemExit, KeyboardInterrupt, CancelledError) as error:
+            raise HookError(f"{where} raised {words_of(error)}. Mend the hook, then `agrpo resume` this run") from error
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu" or found.shape != rewards.shape:
             told = f"{found.dtype} {list(found.shape)}" if isinstance(found, np.ndarray) else type(found).__name__
             raise HookError(

@@ -7,9 +7,11 @@ from agrpo.records.prompt import Message
 from agrpo.stages.rendering import Renderer
 from agrpo.templates import TEMPLATES
 
-_ASKED: Message = {"role": "user", "content": "Aqueduct?"}
+_QUESTION = "Aqueduct?"
+_ASKED: Message = {"role": "user", "content": _QUESTION}
 _SAID = "Bromeliad"
-"""A word that no template writes."""
+"""Words that no template writes."""
+_SHOWN_CHARACTERS = 120
 
 
 def unfit_template(name: str | None, renderer: Renderer) -> str | None:
@@ -23,7 +25,13 @@ def unfit_template(name: str | None, renderer: Renderer) -> str | None:
             "set that one"
         )
     try:
-        renderer.written([_ASKED])
+        written = renderer.written([_ASKED])
+        if _QUESTION not in written:
+            shown = repr(written[:_SHOWN_CHARACTERS]) if written else "nothing"
+            return (
+                f'model.chat_template: "{name}" leaves messages out: of the question "{_QUESTION}" it made {shown}, so that every '
+                "prompt would be alike; write each message's content, or name another file"
+            )
         return _unended(name, renderer) if name in TEMPLATES else None
     except PromptError as error:
         return f"model.chat_template: {name}: {error}"

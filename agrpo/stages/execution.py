@@ -29,6 +29,7 @@ from agrpo.records.tokens import StepTotals
 from agrpo.records.trained_tokens import TrainedTokens
 from agrpo.stages.clock import StepClock
 from agrpo.stages.planning import samples_of_plan
+from agrpo.stages.vocabulary import refuse_unknown_tokens
 from agrpo.tensors import digest_of_tensor
 
 __all__ = ["StepMaterial", "StepResult", "TokensOf", "Trainee", "carry_out"]
@@ -77,6 +78,7 @@ def carry_out(config: RunConfig, trainee: Trainee, material: StepMaterial) -> St
     """
     plan, clock, started_at = material.plan, material.clock, time.time()
     samples = samples_of_plan(plan, material.groups)
+    refuse_unknown_tokens(samples, _vocabulary_of(trainee), plan.step)
     rows = [config.packing.lay_out([samples[number] for number in row]) for row in plan.rows]
     if not plan.empty:
         trainee.become(plan.ranks)
@@ -141,6 +143,11 @@ def _coefficient_after(config: RunConfig, plan: Plan, outcome: UpdateOutcome | N
     if plan.entropy_coefficient is None or outcome is None or outcome.entropy_ahead is None:
         return plan.entropy_coefficient
     return following(config.entropy, plan.entropy_coefficient, outcome.entropy_ahead)
+
+
+def _vocabulary_of(trainee: Trainee) -> int:
+    """Tokens that its model has an embedding of."""
+    return trainee.model.config.get_text_config().vocab_size
 
 
 def _done(facts: StepFacts, digests: dict[str, str], num_prompts: int, started_at: float) -> Done:

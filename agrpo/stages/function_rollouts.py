@@ -29,6 +29,7 @@ from agrpo.stages.sampled import Sampled, sampled_of
 from agrpo.stages.sampling import Unanswered, ask
 from agrpo.stages.slots import Slot
 from agrpo.stages.timing import timed
+from agrpo.stages.vocabulary import num_tokens_of
 from agrpo.tools.caller import Caller
 
 
@@ -135,7 +136,7 @@ class FunctionRollouts:
         self._engine = engine
         self._function = rollout_function(path)
         self._caller = Caller(num_threads=config.asynchronous.max_concurrent_rollouts)
-        self._num_tokens = _num_tokens(config)
+        self._num_tokens = num_tokens_of(config.model)
 
     async def sample(self, prompt: Prompt, ticket: int, version: int, slots: list[Slot]) -> list[Rollout]:
         """The group's rollouts. Raises `PromptRefused`, `HookError`, and what the engine raises."""
@@ -244,14 +245,3 @@ class FunctionRollouts:
     def _place(self, ticket: int, index: int) -> dict[str, Any]:
         seed = derive_seed(self._config.run.seed, ticket, index, 0)
         return {"index": index, "seed": seed, "rollout_id": f"{seed:016x}"}
-
-
-def _num_tokens(config: RunConfig) -> int:
-    """Tokens that the model has an embedding of."""
-    from transformers import AutoConfig
-
-    auto_config: Any = AutoConfig
-    found = auto_config.from_pretrained(
-        config.model.path, revision=config.model.revision, trust_remote_code=config.model.trust_remote_code
-    )
-    return found.get_text_config().vocab_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,6 +17,9 @@ from agrpo.records.rollout import Rollout, StopReason, ToolCall, TurnRecord
 from agrpo.records.sample import sequences_of
 from agrpo.records.sampling import CompletionRequest
 from agrpo.records.seeds import derive_seed
+from agrpo.rollout_loop.given_turns import check_ids, fitting_turn
+from agrpo.rollout_loop.kinds import are_all, are_messages, is_finite, is_time
+from agrpo.rollout_loop.returned import Unfit
 from agrpo.rollout_loop.under_way import AskTurn
 from agrpo.stages.conversation import Conversation
 from agrpo.stages.sampling import ask, converse
@@ -50,14 +52,19 @@ class OwnRollout:
         *,
         begin: Callable[[list[Message]], Conversation],
         tools: Sequence[Callable[..., Any]],
+        num_tokens: int,
     ) -> None:
-        """`begin`: makes the conversation that agrpo's own `generate_one` has for messages. Raises `PromptError`."""
+        """`begin`: makes the conversation that agrpo's own `generate_one` has for messages. Raises `PromptError`.
+
+        `num_tokens`: of the vocabulary.
+        """
         self._config = config
         self._engine = engine
         self._stop_ids = stop_ids
         self._place = place
         self._begin = begin
         self._tools = list(tools)
+        self._num_tokens = num_tokens
         self._began = time.monotonic()
         self._asked: list[TurnRecord] = []
         self._held: Rollout | None = None
@@ -83,12 +90,27 @@ class OwnRollout:
                 "give it the list that it was given, and set [tools] functions"
             )
 
+        if not are_messages(prompt):
+            raise self._wrong(
+                f"gave {repr(prompt)[:80]} to super().generate_one; expected a list of messages, each with a role and a content"
+            )
+
         async def ask_timed(request: CompletionRequest) -> TurnRecord:
             asked = time.monotonic()
-            return timed(await ask_turn(request.prompt_ids), began=self._began, asked=asked)
+            turn = self._given_turn(await ask_turn(request.prompt_ids))
+            return timed(turn, began=self._began, asked=asked)
 
         self._held = await converse(self._begin(prompt), ask_timed)
         return self._held
+
+    def _given_turn(self, turn: Any) -> TurnRecord:
+        """What a `generate_one_turn` gave, before it is read. Raises `HookError`."""
+        if not isinstance(turn, TurnRecord):
+            raise self._wrong(f"gave {type(turn).__name__}; expected agrpo.TurnRecord", "generate_one_turn")
+        try:
+            return fitting_turn("turn", turn, self._num_tokens)
+        except Unfit as error:
+            raise self._wrong(f"gave one of which {error}", "generate_one_turn") from None
 
     def _token_ids(self, given: Any) -> list[int]:
         if not isinstance(given, list) or not all(type(token) is int for token in cast("list[Any]", given)):
@@ -96,7 +118,12 @@ class OwnRollout:
                 f"{self._place}: generate_one_turn was given {type(given).__name__} {str(given)[:60]}; expected a list of token "
                 "ids, as tokenizer.apply_chat_template(…, add_generation_prompt=True, return_dict=False) gives"
             )
-        return cast("list[int]", given)
+        ids = cast("list[int]", given)
+        try:
+            check_ids("prompt_ids", ids, self._num_tokens)
+        except Unfit as error:
+            raise HookError(f"{self._place}: generate_one_turn was given {error}") from None
+        return ids
 
     def _request(self, prompt_ids: list[int]) -> CompletionRequest:
         number, self.num_turns = self.num_turns, self.num_turns + 1
@@ -135,9 +162,10 @@ class OwnRollout:
             error = rollout.error or "given up by generate_one"
             given_up = replace(rollout, completion=[], completion_ids=[], turns=[], reward=None, error=error)
             return self._told(self._in_place(given_up))
+        rollout = self._with_fitting_turns(rollout)
         self._check_turns(rollout)
-        if rollout.reward is not None and not math.isfinite(rollout.reward):
-            raise self._wrong(f"set the reward {rollout.reward}; expected a finite number, or None for no opinion")
+        if rollout.reward is not None and not is_finite(rollout.reward):
+            raise self._wrong(f"set the reward {rollout.reward!r}; expected a finite number, or None for no opinion")
         try:
             json.dumps(rollout.completion)
         except (TypeError, ValueError) as error:
@@ -158,15 +186,23 @@ class OwnRollout:
     def _check_kinds(self, rollout: Rollout) -> None:
         """What is written must be readable by all who come after."""
         given: dict[str, tuple[bool, str]] = {
-            "completion": (_are_messages(rollout.completion), "a list of messages, each with a role and a content"),
-            "completion_ids": (_are_all(rollout.completion_ids, int), "a list of token ids"),
-            "turns": (_are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
-            "tool_calls": (_are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
-            "stop_reason": (_are_all([rollout.stop_reason], StopReason), "an agrpo.records.rollout.StopReason"),
+            "completion": (are_messages(rollout.completion), "a list of messages, each with a role and a content"),
+            "completion_ids": (are_all(rollout.completion_ids, int), "a list of token ids"),
+            "turns": (are_all(rollout.turns, TurnRecord), "a list of TurnRecord"),
+            "tool_calls": (are_all(rollout.tool_calls, ToolCall), "a list of ToolCall"),
+            "stop_reason": (are_all([rollout.stop_reason], StopReason), "an agrpo.records.rollout.StopReason"),
         }
         for name, (fits, expected) in given.items():
             if not fits:
                 raise self._wrong(f"gave {name} = {repr(getattr(rollout, name))[:80]}; expected {expected}")
+
+    def _with_fitting_turns(self, rollout: Rollout) -> Rollout:
+        try:
+            check_ids("completion_ids", rollout.completion_ids, self._num_tokens)
+            turns = [fitting_turn(f"turns[{at}]", turn, self._num_tokens) for at, turn in enumerate(rollout.turns)]
+        except Unfit as error:
+            raise self._wrong(f"gave a rollout of which {error}") from None
+        return replace(rollout, turns=turns)
 
     def _check_turns(self, rollout: Rollout) -> None:
         if not rollout.turns:
@@ -206,7 +242,7 @@ class OwnRollout:
                     f"{sorted(known)}. Leave output_versions out of a turn that the engine has not sampled for it"
                 )
             for name, seconds in (("begun_seconds", turn.begun_seconds), ("duration_seconds", turn.duration_seconds)):
-                if not _is_time(seconds):
+                if not is_time(seconds):
                     raise self._wrong(
                         f"gave a turn with {name} = {seconds!r}; expected seconds, 0 or more, or None where they are not known"
                     )
@@ -223,30 +259,8 @@ class OwnRollout:
         seconds = time.monotonic() - self._began
         return replace(rollout, index=self._place.index, seed=self._seed(0), duration_seconds=seconds)
 
-    def _wrong(self, what: str) -> HookError:
-        return HookError(f"{self._config.rollout_loop.path}: generate_one, {self._place}, {what}")
-
-
-def _are_all(values: Any, kind: type) -> bool:
-    return isinstance(values, list) and all(type(value) is kind for value in cast("list[Any]", values))
-
-
-def _is_time(seconds: Any) -> bool:
-    return seconds is None or (type(seconds) in (int, float) and 0 <= seconds < math.inf)
-
-
-def _are_messages(values: Any) -> bool:
-    return isinstance(values, list) and all(map(_is_message, cast("list[Any]", values)))
-
-
-def _is_message(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    message = cast("dict[Any, Any]", value)
-    content: Any = message.get("content")
-    parts: list[Any] = cast("list[Any]", content) if isinstance(content, list) else []
-    fits = content is None or isinstance(content, str | list)
-    return isinstance(message.get("role"), str) and fits and all(isinstance(part, dict) for part in parts)
+    def _wrong(self, what: str, hook: str = "generate_one") -> HookError:
+        return HookError(f"{self._config.rollout_loop.path}: {hook}, {self._place}, {what}")
 
 
 def _tokens(turn: TurnRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:

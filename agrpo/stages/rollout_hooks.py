@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from agrpo.config import RunConfig
+from agrpo.coroutines import is_being_cancelled
 from agrpo.engines import Engine
-from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused
+from agrpo.errors import AgrpoError, DeadlineExceeded, HookError, PromptRefused, words_of
 from agrpo.prompts import PromptOrder
 from agrpo.records.prompt import Message, Prompt
 from agrpo.records.rollout import Rollout, StopReason
@@ -32,12 +33,16 @@ from agrpo.stages.rendering import Renderer
 from agrpo.stages.sampling import Unanswered, sample_group
 from agrpo.stages.slots import Slot
 from agrpo.stages.surroundings import Surroundings
+from agrpo.stages.vocabulary import num_tokens_of
 from agrpo.tools import load_tools
 
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.05
 BEAT_SECONDS = 1.0
+
+ENDING = (SystemExit, KeyboardInterrupt, asyncio.CancelledError)
+"""What would end a task or the process, where a hook may have raised it itself."""
 
 Beat = Callable[[str, float], None]
 """Hears what is waited for, and for how many seconds."""
@@ -55,6 +60,7 @@ class RolloutHooks:
         self._loop = build_loop(config, renderer.tokenizer)
         self._tools = [tool.function for tool in load_tools(config.tools).values()]
         path = config.rollout_loop.rollout_func
+        self._num_tokens = num_tokens_of(config.model) if self._samples else 0
         self._function = None if path is None else FunctionRollouts(config, renderer, engine, path)
 
     def who_answers(self, ticket: int) -> str:
@@ -90,7 +96,7 @@ class RolloutHooks:
             return None
         try:
             kept: Any = self._loop.filter_prompt(prompt.row_index, dict(order.row(number)), prompt.epoch)
-        except Exception as error:
+        except (Exception, *ENDING) as error:
             raise self._failed("filter_prompt", f"row {prompt.row_index} in epoch {prompt.epoch}", error) from error
         if not isinstance(kept, bool | np.bool_):
             raise HookError(
@@ -139,7 +145,15 @@ class RolloutHooks:
         async with slot:
             stop_ids = self._renderer.stop_ids
             begin_own = partial(begin, place.index)
-            own = OwnRollout(self._config, self._engine, stop_ids, place, begin=begin_own, tools=self._tools)
+            own = OwnRollout(
+                self._config,
+                self._engine,
+                stop_ids,
+                place,
+                begin=begin_own,
+                tools=self._tools,
+                num_tokens=self._num_tokens,
+            )
             UNDER_WAY.set(own)  # of this task alone
             try:
                 messages = copy.deepcopy(prompt.messages)
@@ -152,7 +166,9 @@ class RolloutHooks:
                 return own.failed(StopReason.ENGINE_ERROR, str(error))
             except AgrpoError:
                 raise
-            except Exception as error:
+            except (Exception, *ENDING) as error:
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
                 raise self._failed("generate_one", str(place), error) from error
 
     async def _close(self) -> None:
@@ -169,7 +185,7 @@ class RolloutHooks:
         beat: Beat = lambda *_: None,
     ) -> None:
         """Wait for it, until its deadline or until the run is asked to stop."""
-        task, began, told = asyncio.ensure_future(work), time.monotonic(), 0.0
+        task, began, told = asyncio.ensure_future(self._come_to_an_end(hook, work)), time.monotonic(), 0.0
         try:
             while not (await asyncio.wait({task}, timeout=POLL_SECONDS))[0]:
                 now = time.monotonic()
@@ -185,11 +201,17 @@ class RolloutHooks:
                     beat(self._named(hook), now - began)
         finally:
             task.cancel()
+        task.result()
+
+    async def _come_to_an_end(self, hook: str, work: Awaitable[None]) -> None:
+        """Where it does, with what it raised as a failure of the hook."""
         try:
-            task.result()
+            await work
         except AgrpoError:
             raise
-        except Exception as error:
+        except (Exception, *ENDING) as error:
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                raise
             raise self._failed(hook, None, error) from error
 
     def _has(self, hook: str) -> bool:
@@ -201,6 +223,6 @@ class RolloutHooks:
     def _failed(self, hook: str, where: str | None, error: Any) -> HookError:
         about = self._named(hook) if where is None else f"{self._named(hook)}, {where},"
         return HookError(
-            f"{about} raised {type(error).__name__}: {error}. Mend the hook, then `agrpo resume` this run; catch in it what is "
+            f"{about} raised {words_of(error)}. Mend the hook, then `agrpo resume` this run; catch in it what is "
             "no reason to stop"
         )

@@ -12,20 +12,16 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
+from agrpo.coroutines import HELD_SECONDS, Timed
 from agrpo.errors import ToolError
 
 logger = logging.getLogger(__name__)
-
-
-HELD_SECONDS = 1.0
-"""How long a function on the loop may go on without awaiting before that is said."""
 
 TICKET: ContextVar[int | None] = ContextVar("TICKET", default=None)
 """The group for which a task of the loop works."""
@@ -104,7 +100,7 @@ class Caller:
 
     async def _on_the_loop(self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
         try:
-            return Outcome(value=await _Timed(function(**arguments), lambda seconds: self._note_held(name, seconds)))
+            return Outcome(value=await Timed(function(**arguments), lambda seconds: self._note_held(name, seconds)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a SystemExit would end the loop, and the run with it
@@ -168,32 +164,6 @@ class Caller:
             f"deadline and not returned: {who}. A thread cannot be ended from outside: mend them, such as with a time limit "
             "of their own, then `agrpo resume` this run"
         )
-
-
-class _Timed:
-    """A coroutine of which each step, from one wait to the next, is timed."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any], told: Callable[[float], None]) -> None:
-        self._work = work
-        self._told = told
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        try:
-            step = partial(self._work.send, None)
-            while True:
-                began = time.monotonic()
-                try:
-                    waits_for = step()
-                except StopIteration as end:
-                    return end.value
-                finally:
-                    self._told(time.monotonic() - began)
-                try:
-                    step = partial(self._work.send, (yield waits_for))
-                except BaseException as error:
-                    step = partial(self._work.throw, error)
-        finally:
-            self._work.close()
 
 
 __all__ = ["TICKET", "Caller", "Outcome", "Underway"]

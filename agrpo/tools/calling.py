@@ -15,6 +15,7 @@ import pydantic
 from agrpo.config import ToolsSection
 from agrpo.errors import ToolError, words_of
 from agrpo.records.rollout import CallFailure, ToolCall
+from agrpo.records.text import writable
 from agrpo.registry import nearest
 from agrpo.tools import Tool
 from agrpo.tools.caller import Caller, Outcome
@@ -108,7 +109,7 @@ class ToolRunner:
         return None, outcome.value
 
     def _cut(self, text: str) -> str:
-        text = text.encode("utf-8", "replace").decode()  # half a surrogate pair is no text
+        text = writable(text)
         most = self._section.max_result_characters
         return text if len(text) <= most else f"{text[:most]}… (cut: {most} of {len(text)} characters)"
 

@@ -63,11 +63,27 @@ def test_a_class_without_reset_is_refused_as_a_type_error():
         kind_at(f"{HERE}:WithoutReset")
 
 
+def test_a_method_that_a_subclass_takes_away_is_no_tool_and_a_prompt_with_a_default_is_left_alone():
+    kind = kind_at(f"{HERE}:WithoutGuess")
+    assert "guess" in kind_at(f"{HERE}:Game").tools and "guess" not in kind.tools
+    assert kind.reset_needs == frozenset()
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "told"),
     [
         ("AsksForMore", UnfitEnvironment, 'AsksForMore.get_reward takes "strictly"; it is called without arguments'),
         ("ByPosition", UnfitEnvironment, 'ByPosition.reset takes "target" by position only'),
+        (
+            "AsksForThePrompt",
+            UnfitEnvironment,
+            'AsksForThePrompt.reset takes "prompt", which it is never given: it gets the other',
+        ),
+        (
+            "AsksWhichOne",
+            UnfitEnvironment,
+            'AsksWhichOne.reset takes "environment", which it is never given: it gets the',
+        ),
         ("a_number", EnvironmentFault, "is a int; expected a class, or a function"),
         ("awaited_game", EnvironmentFault, "is written with async def"),
         ("NeedsArguments", EnvironmentFault, 'needs "size"; give it in the settings of the factory'),

@@ -11,7 +11,7 @@ import pytest
 from agrpo.environments.factories import kind_at
 from agrpo.environments.pool import Broken, Pool
 from agrpo.environments.sharing import shared_by
-from agrpo.errors import EnvironmentFault
+from agrpo.errors import EnvironmentFault, words_of
 from agrpo.tools.caller import Caller
 from tests.environments import worlds
 
@@ -247,3 +247,10 @@ def test_state_that_instances_share_is_named_once(caplog: pytest.LogCaptureFixtu
     told = [message.partition(":")[0] for message in caplog.messages]
     assert told == ["instances of Sharing share seen", "instances of Sharing share past"]
     assert shared_by(worlds.Game(), worlds.Game()) == []
+
+
+def test_half_a_surrogate_pair_of_an_environment_is_a_question_mark_to_the_model_and_in_reasons():
+    pool = pool_of("Failing")
+    assert run(pool.visit({"breaks": "half a pair"}).begin()) == "a?"
+    assert words_of(KeyError("level")) == "KeyError: 'level'"
+    assert words_of(ValueError("a\ud800")) == "ValueError: a?"

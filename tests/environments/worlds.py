@@ -96,7 +96,7 @@ class Failing:
     def reset(self, breaks: str = "", **columns: Any) -> Any:
         self.breaks = breaks
         self._break("reset")
-        return 7 if breaks == "text" else None
+        return {"text": 7, "half a pair": "a\ud800"}.get(breaks)
 
     def call(self) -> str:
         """Call it."""
@@ -151,6 +151,23 @@ class AsksForMore:
 
     def get_reward(self, strictly: bool) -> float:
         return float(strictly)
+
+
+class AsksForThePrompt:
+    def reset(self, prompt: Any) -> str:
+        return str(prompt)
+
+
+class AsksWhichOne:
+    def reset(self, environment: str, **columns: Any) -> str:
+        return environment
+
+
+class WithoutGuess(Game):
+    guess = None  # type: ignore[assignment]
+
+    def reset(self, prompt: Any = None, target: int = 1) -> str:  # type: ignore[override]
+        return f"{prompt}{target}"
 
 
 class ByPosition:

@@ -122,6 +122,46 @@ def test_a_refused_prompt_is_a_group_without_rollouts():
     assert group_from_arrow(group_to_arrow(refused)) == refused
 
 
+def test_half_a_surrogate_pair_is_a_question_mark_wherever_a_group_has_text():
+    half, first = "a\ud800", GROUP.rollouts[0]
+    rollout = replace(
+        first,
+        completion=[{"role": "assistant", "content": half, half: [half]}],
+        error=half,
+        tool_calls=[ToolCall(turn_index=0, name=half, reason=half)],
+        prompt=[{"role": "user", "content": half}],
+        stay=Stay(environment=half, reset_seconds=0.0, reward_error=half),
+        columns={half: half},
+    )
+    asked = Prompt(id="a", messages=[{"role": "user", "content": half}], facts={half: {half: half}})
+    group = replace(GROUP, prompt=asked, rollouts=[rollout, GROUP.rollouts[1]], refusal=half)
+    found = group_from_arrow(group_to_arrow(group))
+    (one, other), told = found.rollouts, "a?"
+    assert one.completion == [{"role": "assistant", "content": told, told: [told]}]
+    assert (one.error, one.prompt, one.columns) == (told, [{"role": "user", "content": told}], {told: told})
+    assert one.stay == Stay(environment=told, reset_seconds=0.0, reward_error=told)
+    assert one.tool_calls == [ToolCall(turn_index=0, name=told, reason=told)]
+    assert (found.prompt.facts, found.refusal) == ({told: {told: told}}, told)
+    assert (one.turns, other) == (first.turns, GROUP.rollouts[1])
+
+
+def test_half_a_surrogate_pair_is_a_question_mark_wherever_scores_have_text():
+    half, told = "a\ud800", "a?"
+    score = Score(
+        reward=half,
+        weight=1.0,
+        values=[None],
+        errors=[half],
+        duration_seconds=0.5,
+        extras={half: [half]},
+        metrics={half: 1.0},
+    )
+    scored = ScoredGroup(ticket=3, prompt_id="a", model_version=2, rewards=[1.0], scores=[score], **LENGTHS)
+    (found,) = scored_from_arrow(scored_to_arrow(scored)).scores
+    expected = {"reward": told, "errors": [told], "extras": {told: [told]}, "metrics": {told: 1.0}}
+    assert found == replace(score, **expected)
+
+
 def test_scores_come_back_as_they_were():
     scored = ScoredGroup(
         ticket=3,

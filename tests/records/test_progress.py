@@ -11,7 +11,7 @@ import pytest
 from agrpo.errors import RecordError
 from agrpo.records.checksum import sealed_document
 from agrpo.records.documents import dump, load
-from agrpo.records.progress import Base, Drop, DropReason, Plan, PlannedSample
+from agrpo.records.progress import Base, Drop, DropReason, Event, Plan, PlannedSample
 
 PLAN = Plan(
     attempt=0,
@@ -41,6 +41,12 @@ def test_a_plan_comes_back_exactly():
     found = load(Plan, dump(PLAN))
     assert found == PLAN
     assert np.float32(found.samples[0].advantage) == np.float32(0.1)
+
+
+def test_half_a_surrogate_pair_is_a_question_mark_in_a_document_and_a_whole_one_is_kept():
+    told = {"reason": "a\ud800", "columns": ["\udfffb", "\U0001f600"]}
+    event = Event(stream="learner", number=0, kind="failed", at=1.0, payload=told)
+    assert load(Event, dump(event)).payload == {"reason": "a?", "columns": ["?b", "\U0001f600"]}
 
 
 def test_a_plan_consumes_what_it_trains_and_what_it_drops():

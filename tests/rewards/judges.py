@@ -166,6 +166,10 @@ def returns(value, completions, **_):
     return eval(value[0], {"texts": texts(completions)})
 
 
+async def async_returns(value, completions, **_):
+    return eval(value[0], {"texts": texts(completions), "time": time})
+
+
 def sizes_differ(completions, **_):
     """Wrong by one for a batch, right for one completion."""
     return [1.0] * (len(completions) + (len(completions) > 1))
@@ -301,6 +305,19 @@ async def async_fail():
 
 async def async_exit():
     sys.exit(3)
+
+
+async def async_cancel():
+    raise asyncio.CancelledError
+
+
+async def async_interrupt():
+    raise KeyboardInterrupt
+
+
+async def async_block():
+    await asyncio.sleep(0)
+    time.sleep(0.4)
 
 
 async def async_hang():

@@ -130,12 +130,25 @@ def test_one_value_in_between_lets_the_run_go_on() -> None:
         ("async_fail", "KeyError: 'no such answer' (judges.py:"),
         ("async_exit", "it called exit(3)"),
         ("async_hang", "it gave no answer within 0.3 s"),
+        ("async_cancel", "asyncio.exceptions.CancelledError (judges.py:"),
+        ("async_interrupt", "KeyboardInterrupt (judges.py:"),
+        (
+            "async_block",
+            "it gave no answer within 0.3 s (rewards.timeout_seconds): it held the scorer's loop for 0.4 s",
+        ),
     ],
 )
 def test_an_async_judge_fails_one_completion_at_a_time(way: str, reason: str) -> None:
     (scored,) = score(section_of("async_misbehaves", timeout_seconds=0.3), group_of("a", "bad", "ccc", way=way))
     assert scored.values == [1.0, None, 3.0]
     assert scored.errors[1] is not None and scored.errors[1].startswith(reason)
+
+
+def test_an_async_judge_that_blocks_is_named_with_its_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    group = group_of("a", value="time.sleep(1.1) or [1.0]")
+    assert score(section_of("async_returns", timeout_seconds=30.0), group, group)[0].values == [1.0]
+    (told,) = [record.getMessage() for record in caplog.records if "held the scorer's loop" in record.getMessage()]
+    assert told.startswith("reward tests.rewards.judges:async_returns held the scorer's loop for 1.")
 
 
 def test_the_clock_decides_no_value_of_a_reproducible_run() -> None:

@@ -7,6 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from agrpo.errors import NoteRefused
+from agrpo.records.score import Unjudged
 from agrpo.rewards.sandbox.verdicts import CallFailed, reason_of, verdicts_of
 
 
@@ -73,3 +75,10 @@ def test_a_reason_is_one_line_with_its_place() -> None:
         reason = reason_of(error)
     assert reason.startswith("ValueError: first second xxx")
     assert "(test_verdicts.py:" in reason and len(reason) < 600
+
+
+def test_half_a_surrogate_pair_in_a_reason_is_a_question_mark() -> None:
+    assert reason_of(ValueError("a\ud800")) == "ValueError: a?"
+    assert reason_of(NoteRefused("\ud800")) == "?"
+    (verdict,) = verdicts_of([Unjudged("a\ud800")], 1)
+    assert verdict.error == "a?"

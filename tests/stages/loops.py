@@ -91,6 +91,7 @@ class Careless(AsyncRolloutLoop):
     ) -> Rollout:
         turn = await self.generate_one_turn([5, 6])
         whole = Rollout(completion=[{"role": "assistant", "content": "9"}], completion_ids=[], turns=[turn])
+        own = TurnRecord(prompt_ids=[5], output_ids=[9, 1], output_log_probs=[-1.0, -1.0])
         slips: dict[str, Callable[[], Any]] = {
             "no_turns": lambda: replace(whole, turns=[]),
             "one_left_out": lambda: replace(whole, turns=[replace(turn, prompt_ids=[5])]),
@@ -110,9 +111,65 @@ class Careless(AsyncRolloutLoop):
             "few_versions": lambda: replace(whole, turns=[turn, replace(turn, output_versions=[3])]),
             "no_time": lambda: replace(whole, turns=[replace(turn, duration_seconds=float("nan"))]),
             "before": lambda: replace(whole, turns=[replace(turn, begun_seconds=-0.5)]),
+            "nan": lambda: replace(whole, turns=[turn, replace(own, output_log_probs=[float("nan"), -1.0])]),
+            "infinite": lambda: replace(whole, turns=[turn, replace(own, output_log_probs=[-1.0, -float("inf")])]),
+            "above_0": lambda: replace(whole, turns=[turn, replace(own, output_log_probs=[5.0, -1.0])]),
+            "rounded": lambda: replace(whole, turns=[turn, replace(own, output_log_probs=[1e-6, -1.0])]),
+            "log_prob_text": lambda: replace(
+                whole, turns=[turn, replace(own, output_log_probs=cast("Any", ["-1", "-1"]))]
+            ),
+            "unknown_id": lambda: replace(whole, turns=[turn, replace(own, output_ids=[9, 99999])]),
+            "negative_id": lambda: replace(whole, turns=[turn, replace(own, prompt_ids=[-1])]),
+            "unknown_completion": lambda: replace(whole, completion_ids=[99999]),
+            "unknown_candidate": lambda: replace(whole, turns=[turn, replace(own, output_sampling_mask=[[9], [-1]])]),
+            "unknown_top": lambda: replace(
+                whole, turns=[turn, replace(own, output_sampler_logprobs=[{9: -1.0}, {99999: -1.0}])]
+            ),
+            "nan_top": lambda: replace(
+                whole, turns=[turn, replace(own, output_sampler_logprobs=[{9: float("nan")}, {1: -1.0}])]
+            ),
+            "text_reward": lambda: replace(whole, reward=cast("Any", "1")),
             "raises": lambda: {}["answer"],
         }
         return slips[self.settings.slip]()
+
+
+class CarelessTurn(AsyncRolloutLoop):
+    """Gives in place of a turn what `settings.slip` says."""
+
+    async def generate_one_turn(self, prompt_ids: list[int]) -> TurnRecord:
+        turn = await super().generate_one_turn(prompt_ids)
+        slips: dict[str, Any] = {
+            "nothing": None,
+            "unknown_id": replace(turn, output_ids=[99999, 1]),
+            "nan": replace(turn, output_log_probs=[float("nan"), -1.0]),
+        }
+        return slips[self.settings.slip]
+
+
+class ChangesLate(AsyncRolloutLoop):
+    """Puts a token that no model has into a rollout that has been looked at already."""
+
+    mended = False
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        rollout = await super().generate_one(prompt, tools, group_id)
+        if not self.mended:
+            ids = rollout.turns[-1].output_ids
+            asyncio.get_running_loop().call_soon(ids.__setitem__, 0, 99999)
+        return rollout
+
+
+class AsksWith(AsyncRolloutLoop):
+    """Asks with a token that `settings.token` says."""
+
+    async def generate_one(
+        self, prompt: list[dict[str, Any]], tools: list[Callable[..., Any]], group_id: int = 0
+    ) -> Rollout:
+        turn = await self.generate_one_turn([5, self.settings.token])
+        return Rollout(completion=[], completion_ids=turn.output_ids, turns=[turn])
 
 
 class Told(AsyncRolloutLoop):

@@ -111,6 +111,10 @@ P, C, L = [[3], [3]], [[4, 5], [6, 1]], [[-0.5, -1.0], [-2.0, -0.1]]
         ({"answer": [1, 2]}, r'returned "answer", under which rewards are given something else already'),
         ({"prompts": [1, 2]}, r'returned "prompts", under which rewards are given something else already'),
         ({" ": [1, 2]}, r"returned the key ' '; expected names"),
+        (
+            {"\ud800": [1, 2]},
+            r"returned the key '\\ud800', which holds half a surrogate pair and cannot be recorded; rename",
+        ),
         ({"env_mask": [[1, 1], [1, 0]]}, r'returned "env_mask"; every token of completion_ids is trained'),
         ({"logprob_token_ids": [[4, 5], [6, 2]]}, r"logprob_token_ids\[1\] is not completion_ids\[1\]"),
         (

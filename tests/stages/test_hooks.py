@@ -13,7 +13,7 @@ from agrpo.audit.replaying import replay
 from agrpo.audit.verifying import verify
 from agrpo.database.queries import query
 from agrpo.database.writer import Database
-from agrpo.errors import ConfigError, DeadlineExceeded, HookError
+from agrpo.errors import ConfigError, DeadlineExceeded, HookError, RecordError
 from agrpo.queue.history import done_steps
 from agrpo.queue.run_folder import RunFolder, StepKey
 from agrpo.records.arrow import group_from_arrow, scored_from_arrow
@@ -143,6 +143,23 @@ def test_what_a_filter_left_out_is_asked_once_the_run_has_gone_back(begin, monke
     go_back(folder, dones(folder)[-1].step)
     walk(folder)
     assert done_steps(folder)[-1].step == 8
+    assert verify(folder, deep=True).findings == []
+
+
+def test_a_token_that_no_model_has_stops_the_learner_with_its_ticket_and_the_run_goes_back(begin, monkeypatch):
+    folder = begin(**loop("ChangesLate"), stop={"max_steps": 1})
+    told = (
+        r"step 1 is to train ticket \d+, of whose rollout \d token \d+ has the id 99999; the model knows 0 to \d+\. .* `agrpo resume` "
+        "this run with --from-step 0, which asks the prompt again"
+    )
+    with pytest.raises(RecordError, match=told):
+        walk(folder)
+    monkeypatch.setattr(loops.ChangesLate, "mended", True)
+    with pytest.raises(RecordError, match=told):  # its plan is written
+        walk(folder)
+    go_back(folder, 0)
+    walk(folder)
+    assert done_steps(folder)[-1].step == 1
     assert verify(folder, deep=True).findings == []
 
 

@@ -123,6 +123,23 @@ def test_turns_asked_at_once_are_of_their_own_rollout_and_numbered_as_they_are_b
         ("few_versions", "gave a turn of 2 output tokens and 1 output_versions; expected one for each"),
         ("no_time", "gave a turn with duration_seconds = nan; expected seconds, 0 or more, or None"),
         ("before", "gave a turn with begun_seconds = -0.5; expected seconds, 0 or more, or None"),
+        (
+            "nan",
+            r"of which turns\[1\].output_log_probs\[0\] is nan; expected a log-prob in nats, finite and not above 0",
+        ),
+        ("infinite", r"of which turns\[1\].output_log_probs\[1\] is -inf; expected a log-prob in nats, finite"),
+        ("above_0", r"of which turns\[1\].output_log_probs\[0\] is 5.0; expected a log-prob in nats, finite"),
+        ("log_prob_text", r"of which turns\[1\].output_log_probs\[0\] is '-1'; expected a log-prob"),
+        ("unknown_id", r"of which turns\[1\].output_ids\[1\] is 99999; expected a token id from 0 to \d+"),
+        ("negative_id", r"of which turns\[1\].prompt_ids\[0\] is -1; expected a token id from 0 to \d+"),
+        ("unknown_completion", r"of which completion_ids\[0\] is 99999; expected a token id"),
+        ("unknown_candidate", r"of which turns\[1\].output_sampling_mask\[1\]\[0\] is -1; expected a token id"),
+        (
+            "unknown_top",
+            r"of which turns\[1\].output_sampler_logprobs\[1\] is \{99999: -1.0\}; expected a dict of token",
+        ),
+        ("nan_top", r"of which turns\[1\].output_sampler_logprobs\[0\] is \{9: nan\}; expected a dict of token"),
+        ("text_reward", "set the reward '1'; expected a finite number, or None"),
         ("raises", "raised KeyError: 'answer'. Mend the hook, then `agrpo resume` this run"),
     ],
 )

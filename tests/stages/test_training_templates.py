@@ -146,6 +146,18 @@ def test_a_template_that_is_not_there_or_of_another_family_is_refused(
     assert problems_of(model, tmp_path, "gemma3_training", tools={"functions": [HERE]}) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [("", "nothing"), ("hello", "'hello'"), ("{% for m in messages %}{{ m.role }}{% endfor %}", "'user'")],
+)
+def test_a_template_that_leaves_messages_out_is_refused_with_what_it_made(
+    tiny_model: Path, tmp_path: Path, text: str, made: str
+):
+    (tmp_path / "mine.jinja").write_text(text)
+    (problem,) = problems_of(tiny_model, tmp_path, str(tmp_path / "mine.jinja"))
+    assert f'mine.jinja" leaves messages out: of the question "Aqueduct?" it made {made}, so that every' in problem
+
+
 def test_a_template_whose_turns_end_with_no_mark_of_the_model_is_refused(
     tiny_tokenizer: PreTrainedTokenizerFast, tiny_model: Path, tmp_path: Path
 ):

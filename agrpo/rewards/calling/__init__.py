@@ -12,6 +12,7 @@ from agrpo.errors import NoteRefused
 from agrpo.metrics.names import measure_named
 from agrpo.records.group import RolloutGroup
 from agrpo.records.score import Extra
+from agrpo.records.text import writable
 from agrpo.records.trainer_state import TrainerState
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _extra(column: str, place: int, entry: object) -> Extra:
             raise NoteRefused(
                 f"{where}: a text of {len(value)} characters; expected at most {LONGEST_TEXT}: note a part of it"
             )
-        return _whole(value)
+        return writable(value)
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, Integral) and abs(int(value)) < LARGEST_INTEGER:
@@ -139,11 +140,6 @@ def _is_finite(number: Real) -> bool:
         return math.isfinite(number)
     except OverflowError:
         return False
-
-
-def _whole(text: str) -> str:
-    """Half a surrogate pair, which no file takes, becomes a question mark."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _shown(value: object) -> str:

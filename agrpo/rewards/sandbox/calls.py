@@ -8,6 +8,7 @@ import os
 import pickle
 from typing import TYPE_CHECKING, Protocol
 
+from agrpo.coroutines import HELD_SECONDS, Timed, is_being_cancelled
 from agrpo.errors import NoteRefused, RewardError
 from agrpo.records.group import RolloutGroup
 from agrpo.records.trainer_state import TrainerState
@@ -121,7 +122,10 @@ class ProcessCalls:
 
 
 class AwaitedCalls:
-    """Calls of an async reward. It must not block: nothing can interrupt it on this process's loop."""
+    """Calls of an async reward. It must not block: nothing can interrupt it on this process's loop.
+
+    One that blocks longer than its limit has failed all the same, once it lets go.
+    """
 
     def __init__(self, section: RewardSection, limits: Limits, reward: AsyncReward) -> None:
         self.whole_group = reward.whole_group
@@ -129,6 +133,8 @@ class AwaitedCalls:
         self._limits = limits
         self._reward = reward
         self._tasks: set[asyncio.Task[Judged]] = set()
+        self._told_seconds = 0.0
+        """The longest that it held the loop, as far as that was told."""
 
     async def judge(self, group: RolloutGroup, state: TrainerState) -> Judged:
         """Await the reward, at most as long as the limit."""
@@ -152,13 +158,39 @@ class AwaitedCalls:
             await asyncio.wait(self._tasks, timeout=CANCEL_SECONDS)
 
     async def _judged(self, group: RolloutGroup, call: Call) -> Judged:
-        reward = self._reward
+        held_seconds = 0.0
+
+        def hear(seconds: float) -> None:
+            nonlocal held_seconds
+            held_seconds = max(held_seconds, seconds)
+            self._tell_held(seconds)
+
         try:
-            waited = reward.judge_and_note(group, call) if isinstance(reward, Noting) else reward(group)
-            verdicts = verdicts_of(await waited, len(group.rollouts))
-            return Judged(verdicts=verdicts, notes=call.notes)
-        except (Exception, SystemExit) as error:
+            verdicts = verdicts_of(await Timed(self._answer(group, call), hear), len(group.rollouts))
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
             raise CallFailed(reason_of(error)) from error
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the last two would end the loop, and the scorer
+            raise CallFailed(reason_of(error)) from error
+        if held_seconds > self._limits.wall_seconds:
+            raise _overdue(self._section, self._limits, group, held_seconds)
+        return Judged(verdicts=verdicts, notes=call.notes)
+
+    async def _answer(self, group: RolloutGroup, call: Call) -> object:
+        reward = self._reward
+        return await (reward.judge_and_note(group, call) if isinstance(reward, Noting) else reward(group))
+
+    def _tell_held(self, seconds: float) -> None:
+        """The first time, and again where it is twice as long."""
+        if seconds < max(HELD_SECONDS, 2 * self._told_seconds):
+            return
+        self._told_seconds = seconds
+        logger.warning(
+            "reward %s held the scorer's loop for %.1f s: every other reward stood still meanwhile, and no limit can end such a "
+            "call. Await in it what takes time, or write it with def, so that it runs in a process of its own",
+            *(self._section.name, seconds),
+        )
 
 
 def _notes_in(answer: Answer) -> Notes:
@@ -174,9 +206,16 @@ def _notes_in(answer: Answer) -> Notes:
     return call.notes
 
 
-def _overdue(section: RewardSection, limits: Limits, group: RolloutGroup) -> Exception:
-    """A value's reason where the clock may decide a value, else an error of the run."""
+def _overdue(
+    section: RewardSection, limits: Limits, group: RolloutGroup, held_seconds: float | None = None
+) -> Exception:
+    """A value's reason where the clock may decide a value, else an error of the run.
+
+    `held_seconds`: how long it held the loop, where it has answered at last.
+    """
     failure = f"it gave no answer within {limits.wall_seconds:g} s (rewards.timeout_seconds)"
+    if held_seconds is not None:
+        failure += f": it held the scorer's loop for {held_seconds:.1f} s without awaiting"
     if limits.clock_decides:
         return CallFailed(failure)
     return RewardError(

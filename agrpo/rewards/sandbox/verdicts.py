@@ -12,6 +12,7 @@ from pathlib import Path
 from agrpo.errors import NoteRefused
 from agrpo.metrics.names import added_up
 from agrpo.records.score import Unjudged
+from agrpo.records.text import writable
 from agrpo.rewards.calling import NOTED_WRONGLY, Notes, plain
 
 LONGEST_REASON = 500
@@ -77,7 +78,7 @@ def _verdict(entry: object) -> Verdict:
     if entry is None:
         return Verdict(value=None)
     if isinstance(entry, Unjudged):
-        return Verdict(value=None, error=entry.reason[:LONGEST_REASON])
+        return Verdict(value=None, error=writable(entry.reason[:LONGEST_REASON]))
     number = plain(entry)
     if not isinstance(number, Real):
         return Verdict(value=None, error=f"it returned {type(entry).__name__}; expected a number or None")
@@ -93,11 +94,11 @@ def _verdict(entry: object) -> Verdict:
 def reason_of(error: BaseException) -> str:
     """An exception in one line, with the place it was raised."""
     if isinstance(error, CallFailed | NoteRefused):
-        return str(error)
+        return writable(str(error))
     if isinstance(error, SystemExit):
         text = f"it called exit({error.code!r})"
     else:
         text = traceback.format_exception_only(error)[-1].strip()
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return text[:LONGEST_REASON].replace("\n", " ") + place
+    return writable(text[:LONGEST_REASON]).replace("\n", " ") + place
