@@ -40,7 +40,7 @@ def _log_probs(where: str, given: Any) -> list[float]:
     if not isinstance(given, list):
         raise Unfit(f"{where} is {type(given).__name__}; expected a list of log-probs")
     values = cast("list[Any]", given)
-    if _within(values, np.dtype(np.float64), -np.finfo(np.float32).max, 0.0):
+    if _within(values, np.dtype(np.float64), -float(np.finfo(np.float32).max), 0.0):
         return values
     return [log_prob(f"{where}[{place}]", value) for place, value in enumerate(values)]
 

@@ -23,6 +23,9 @@ from agrpo.errors import ToolError
 
 logger = logging.getLogger(__name__)
 
+CANCEL_SECONDS = 1.0
+"""How long a function on the loop may go on after it was cancelled before that is said."""
+
 TICKET: ContextVar[int | None] = ContextVar("TICKET", default=None)
 """The group for which a task of the loop works."""
 
@@ -62,6 +65,8 @@ class Caller:
         """Threads that have outlived their deadline, by what they call."""
         self._underway: dict[object, tuple[int | None, str, float]] = {}
         """Calls that are waited for: for which ticket, by which name, since when."""
+        self._unending: set[str] = set()
+        """Functions on the loop that went on after they were cancelled."""
         self._held: dict[str, float] = {}
         """The longest that each function has held the loop, as far as it was told."""
 
@@ -96,7 +101,10 @@ class Caller:
             return Outcome(error=RuntimeError("it was cancelled")) if task.cancelled() else task.result()
         finally:
             del self._underway[task]
-            task.cancel()
+            if not task.done():
+                task.cancel()
+                if is_async:
+                    asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._note_unending, name, task)
 
     async def _on_the_loop(self, name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
         try:
@@ -142,6 +150,16 @@ class Caller:
         logger.warning(
             "%s has not returned within %g s; it keeps one of %d threads until it does (%d do)",
             *(name, seconds, self._num_threads, self._hanging.total()),
+        )
+
+    def _note_unending(self, name: str, task: asyncio.Task[Outcome]) -> None:
+        """Told once for each function."""
+        if task.done() or name in self._unending:
+            return
+        self._unending.add(name)
+        logger.warning(
+            "%s goes on %g s after it was cancelled, and the generator's end waits for it. Let CancelledError pass in it",
+            *(name, CANCEL_SECONDS),
         )
 
     def _note_held(self, name: str, seconds: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from agrpo.config import ToolsSection
 from agrpo.errors import ToolError
 from agrpo.records.rollout import CallFailure
 from agrpo.tools import load_tools
-from agrpo.tools.caller import Caller
+from agrpo.tools.caller import Caller, Outcome
 from agrpo.tools.calling import Answer, ToolRunner
 from agrpo.tools.formats import RequestedCall
 
@@ -173,3 +174,27 @@ def test_when_every_thread_is_held_by_a_call_that_hangs_the_run_ends_and_names_i
 
     found = asyncio.run(use_up(runner(num_threads=2, timeout_seconds=0.1)))
     assert [one.record.failure for one in found] == [CallFailure.TIMEOUT, CallFailure.TIMEOUT, None]
+
+
+def test_a_function_that_swallows_its_cancellation_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("agrpo.tools.caller.CANCEL_SECONDS", 0.1)
+
+    async def work() -> list[Outcome | None]:
+        caller, over = Caller(num_threads=1), asyncio.Event()
+
+        async def goes_on() -> None:
+            while not over.is_set():
+                with suppress(asyncio.CancelledError):
+                    await over.wait()
+
+        found = [await caller.call("tool stays", goes_on, {}, is_async=True, seconds=0.05) for _ in range(2)]
+        found.append(await caller.call("tool leaves", over.wait, {}, is_async=True, seconds=0.05))
+        await asyncio.sleep(0.3)
+        over.set()
+        return found
+
+    assert asyncio.run(work()) == [None] * 3
+    (told,) = [message for message in caplog.messages if "after it was cancelled" in message]
+    assert told.startswith("tool stays goes on 0.1 s after it was cancelled, and the generator's end waits for it.")
