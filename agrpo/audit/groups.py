@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from agrpo.audit.archives import Written
 from agrpo.audit.balance import Finding
@@ -43,6 +45,7 @@ class GroupFacts(Judged):
     row: Row
     """Of the database."""
     rollouts: list[Row]
+    turn_rows: list[Row]
     tool_calls: list[Row]
 
 
@@ -239,6 +242,7 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
         sequences=sequences,
         row=_row("groups", known),
         rollouts=list(zip(*(columns[name] for name in SLOT_COLUMNS["rollouts"].split(", ")), strict=True)),
+        turn_rows=_turn_rows(table),
         tool_calls=[
             _row("tool_calls", {**call, "ticket": ticket, "rollout_index": index, "call_index": place})
             for ticket, index, calls in zip(*(columns[name] for name in _CALLS_OF), strict=True)
@@ -247,6 +251,22 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
     )
 
 
+def _turn_rows(table: pa.Table) -> list[Row]:
+    """Of each turn when it was asked for and how long it took; its tokens stay where they are."""
+    turns = table.column("turns").combine_chunks()
+    each, owner = turns.flatten(), pc.list_parent_indices(turns).to_pylist()
+    kept = [
+        each.field(name).to_pylist() if each.type.get_field_index(name) >= 0 else [None] * len(each) for name in _TIMES
+    ]
+    tickets, rollouts = table.column("ticket").to_pylist(), table.column("rollout_index").to_pylist()
+    place, rows = Counter[int](), list[Row]()
+    for row, begun, lasted in zip(owner, *kept, strict=True):
+        rows.append((tickets[row], rollouts[row], place[row], begun, lasted))
+        place[row] += 1
+    return rows
+
+
+_TIMES = ("begun_seconds", "duration_seconds")
 _OF_STAYS = {
     "environment_class": "environment",
     "reset_seconds": "reset_seconds",
@@ -320,12 +340,11 @@ def _expect(look: Look, facts: TicketFacts) -> None:
     if facts.claim is not None:
         look.expect(Entry("claims", ticket), claims=[(ticket,)])
     if group is not None:
-        turns = sum(group.turns)
         look.expect(
             Entry("groups", ticket),
             groups=[group.row],
             rollouts=group.rollouts,
-            turns=[(ticket, turns)] if turns else [],
+            turns=group.turn_rows,
             tool_calls=group.tool_calls,
         )
     if scores is not None:

@@ -54,7 +54,9 @@ PROJECTIONS = {
     "rewinds": Projection(entry=_of("rewinds")),
     "groups": Projection(entry=_of("groups")),
     "rollouts": Projection(entry=_of("groups")),
-    "turns": Projection(sql="SELECT ticket, count(*) AS num_rows FROM turns GROUP BY ticket", entry=_of("groups")),
+    "turns": Projection(
+        sql="SELECT ticket, rollout_index, turn_index, begun_seconds, duration_seconds FROM turns", entry=_of("groups")
+    ),
     "tool_calls": Projection(entry=_of("groups")),
     "scored_groups": Projection(entry=_of("scored")),
     "scores": Projection(entry=_of("scored")),

@@ -95,15 +95,15 @@ def _repeated(share: float, rollouts: int) -> str:
 
 def _collapse(evidence: Evidence) -> Iterator[Finding]:
     shares = evidence.trend("completions/duplicate_frac", LEAST_RISE)
-    entropy = evidence.trend("entropy", 0.0)
-    if shares is None or entropy is None or not shares.rising or not entropy.falling:
+    entropies = evidence.trend("entropy", 0.0)
+    if shares is None or entropies is None or not shares.rising or not entropies.falling:
         return
-    if entropy.last > (1 - LEAST_FALL) * entropy.first:
+    if entropies.last > (1 - LEAST_FALL) * entropies.first:
         return
     reward = evidence.trend("reward", 0.0)
     told = (
         f"Rollouts that repeat another of their group rose from {percent(shares.first)} to {percent(shares.last)} while entropy "
-        f"fell from {entropy.first:.3f} to {entropy.last:.3f} nats per token."
+        f"fell from {entropies.first:.3f} to {entropies.last:.3f} nats per token."
     )
     cure = f"aise {_keep_apart(evidence)}, or lower {evidence.named('optimizer.learning_rate')}."
     if reward is not None and reward.rising:
