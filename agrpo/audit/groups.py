@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from agrpo.audit.archives import Written
 from agrpo.audit.balance import Finding
@@ -254,16 +252,16 @@ def _group_facts(table: pa.Table, told: dict[str, Any], sequences: tuple[tuple[i
 def _turn_rows(table: pa.Table) -> list[Row]:
     """Of each turn when it was asked for and how long it took; its tokens stay where they are."""
     turns = table.column("turns").combine_chunks()
-    each, owner = turns.flatten(), pc.list_parent_indices(turns).to_pylist()
+    each = turns.flatten()
     kept = [
         each.field(name).to_pylist() if each.type.get_field_index(name) >= 0 else [None] * len(each) for name in _TIMES
     ]
-    tickets, rollouts = table.column("ticket").to_pylist(), table.column("rollout_index").to_pylist()
-    place, rows = Counter[int](), list[Row]()
-    for row, begun, lasted in zip(owner, *kept, strict=True):
-        rows.append((tickets[row], rollouts[row], place[row], begun, lasted))
-        place[row] += 1
-    return rows
+    times, owners = zip(*kept, strict=True), zip(table.column("ticket"), table.column("rollout_index"), strict=True)
+    return [
+        (ticket.as_py(), rollout.as_py(), place, *next(times))
+        for (ticket, rollout), length in zip(owners, _lengths(table, "turns"), strict=True)
+        for place in range(length)
+    ]
 
 
 _TIMES = ("begun_seconds", "duration_seconds")

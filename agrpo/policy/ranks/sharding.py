@@ -111,7 +111,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 def own_share(tensor: Tensor) -> Tensor:
     """What this rank holds of it: the storage itself, without a gradient."""
-    return tensor.detach().to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 def take_share(tensor: Tensor, source: Tensor | None) -> None:
