@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 from agrpo.errors import PromptError
 from agrpo.records.prompt import Message, Prompt, prompt_id
+from agrpo.records.text import writable_throughout
 from agrpo.registry import Registry
 
 DatasetRow = Mapping[str, Any]
@@ -51,8 +52,8 @@ class PromptOrder:
         return prompt_of(self._rows[index], row_index=index, epoch=epoch)
 
     def row(self, number: int) -> DatasetRow:
-        """The row that prompt number 0, 1, 2, … of the run is made of, with all its columns."""
-        return self._rows[self._place_of(number)[0]]
+        """The row that prompt number 0, 1, 2, … of the run is made of, with all its columns, its texts as in the prompt."""
+        return writable_throughout(self._rows[self._place_of(number)[0]])
 
     def _place_of(self, number: int) -> tuple[int, int]:
         """Index of the row, and the epoch."""
@@ -70,11 +71,12 @@ def _permutation(seed: int, epoch: int, count: int) -> list[int]:
 def prompt_of(row: DatasetRow, *, row_index: int, epoch: int = 0) -> Prompt:
     """A dataset row as a prompt. Every column but `prompt` and `environment` is a fact for the rewards.
 
-    A row without a prompt has no messages: its environment says what is asked.
+    A row without a prompt has no messages: its environment says what is asked. Half a surrogate pair in a text or in a name
+    is a question mark: policy, rewards and record have the same.
     """
     messages = [] if lacks_prompt(row) else messages_of(row, row_index)
-    environment = row.get("environment")
-    facts = {name: value for name, value in row.items() if name not in ("prompt", "environment")}
+    environment = writable_throughout(row.get("environment"))
+    facts = writable_throughout({name: row[name] for name in row if name not in ("prompt", "environment")})
     return Prompt(
         id=prompt_id(messages, facts, environment),
         messages=messages,
@@ -91,7 +93,7 @@ def lacks_prompt(row: DatasetRow) -> bool:
 
 
 def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
-    """The row's conversation. Raises `PromptError` that says what the column holds instead."""
+    """The row's conversation, in `writable` text. Raises `PromptError` that says what the column holds instead."""
     if "prompt" not in row:
         raise PromptError(
             f'row {row_index} has no "prompt" column; its columns are: {", ".join(row)}. Rename the one that holds the '
@@ -119,7 +121,7 @@ def messages_of(row: DatasetRow, row_index: int) -> list[Message]:
             f'row {row_index} has something in "{images}"; only text is supported: leave out rows with images, or give the column '
             "another name where it is a fact for rewards"
         )
-    return [cast("Message", dict(message)) for message in messages]
+    return [cast("Message", writable_throughout(message)) for message in messages]
 
 
 def _holds_something(value: Any) -> bool:

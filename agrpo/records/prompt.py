@@ -32,4 +32,4 @@ class Prompt:
 def prompt_id(messages: list[Message], facts: Mapping[str, Any], environment: str | None) -> str:
     """32 hex digits that name this content."""
     content = json.dumps([messages, facts, environment], sort_keys=True, ensure_ascii=False, default=str)
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()

@@ -1,6 +1,6 @@
 r"""Text of others, made such that every file takes it: Python's may hold half a surrogate pair, which UTF-8 has no bytes for.
 
-A model's bytes cannot give one, but functions of users can: `json.loads('"\\ud800"')`, or a text cut in UTF-16.
+A model's bytes cannot give one, but rows of JSON and functions of users can: `json.loads('"\\ud800"')`, or a text cut in UTF-16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a tiny model that plays two games badly, and the rows that name a game each. A minute or two on one core.
+"""Makes a tiny model that plays two games badly, and the rows that name a game each. Two to six minutes.
 
     python -m examples.two_environments.prepare             into runs/start/two_environments
     python -m examples.two_environments.prepare --seed 2 --to runs/start/two_environments-2

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from agrpo.config import ModelSection
 from agrpo.errors import PromptError
 from agrpo.prompts import PromptOrder, prompt_of
+from agrpo.prompts.files import Files
+from agrpo.records.arrow import group_from_arrow, group_to_arrow
+from agrpo.records.group import RolloutGroup
+from agrpo.stages.rendering import Renderer
 
 ROWS = [{"prompt": [{"role": "user", "content": f"question {number}"}], "answer": number} for number in range(10)]
 
@@ -81,3 +88,26 @@ def test_the_environment_is_no_fact_and_makes_another_prompt():
     assert (plain.environment, placed.environment) == (None, "maze")
     assert plain.facts == placed.facts
     assert plain.id != placed.id
+
+
+def test_half_a_surrogate_pair_in_a_row_is_a_question_mark_to_the_policy_to_hooks_and_in_the_record(
+    tmp_path: Path, tiny_model: Path
+):
+    half = "a\ud800"
+    row = {"prompt": [{"role": "user", "content": half}], "tags": [half, {half: "\U0001f600"}], "environment": half}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    order = PromptOrder(Files(path=str(tmp_path / "rows.jsonl"))(), seed=7, shuffle=True)
+    prompt = order.prompt(0)
+    assert prompt.messages == [{"role": "user", "content": "a?"}]
+    assert prompt.facts == {"tags": ["a?", {"a?": "\U0001f600"}]}
+    assert order.row(0) == {"prompt": prompt.messages, "environment": "a?", **prompt.facts}
+    assert prompt.id == prompt_of(order.row(0), row_index=0).id
+    asked = Renderer(ModelSection(path=str(tiny_model)))
+    assert "a?" in asked.tokenizer.decode(asked.render(prompt.messages))
+    group = RolloutGroup(ticket=0, prompt=prompt, rollouts=[], model_version=0)
+    assert group_from_arrow(group_to_arrow(group)).prompt == prompt
+
+
+def test_a_row_whose_texts_stand_in_a_tuple_has_the_id_of_what_is_recorded():
+    given, recorded = (prompt_of({**ROWS[0], "pair": pair}, row_index=0) for pair in (("a\ud800", 1), ["a?", 1]))
+    assert given.id == recorded.id

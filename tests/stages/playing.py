@@ -22,6 +22,7 @@ from agrpo.stages.tool_talk import ToolTalk
 from agrpo.tools import load_tools
 from agrpo.tools.caller import Caller
 from agrpo.tools.calling import ToolRunner
+from tests.stages.returned import Returned
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -41,7 +42,7 @@ def call_of(name: str, **arguments: Any) -> str:
 
 
 class Playing:
-    """Says the line of each turn, of each rollout, found by the request's seed."""
+    """Says the line of each turn, of each rollout, found by the request's seed, and writes down what it returned."""
 
     keeps_deadlines, dtype, behind = False, "float32", False
 
@@ -50,11 +51,17 @@ class Playing:
         self.line = line
         self.places = {derive_seed(*SEED, index, turn): (index, turn) for index in range(8) for turn in range(40)}
         self.asked: list[list[CompletionRequest]] = []
+        self.returned: dict[int, list[Returned]] = {}
+        """By rollout, in the order of its turns."""
 
     async def complete(self, requests: Sequence[CompletionRequest]) -> list[TurnRecord]:
         self.asked.append(list(requests))
         await asyncio.sleep(0)
-        return [self._turn(request) for request in requests]
+        turns = [self._turn(request) for request in requests]
+        for request, turn in zip(requests, turns, strict=True):
+            index, _ = self.places[request.seed]
+            self.returned.setdefault(index, []).append(Returned.of(request.prompt_ids, turn))
+        return turns
 
     def _turn(self, request: CompletionRequest) -> TurnRecord:
         index, turn = self.places[request.seed]

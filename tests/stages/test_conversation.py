@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from agrpo.errors import EngineError, PromptRefused, StaleInFlight
-from agrpo.records.rollout import CallFailure, Rollout, StopReason
+from agrpo.records.rollout import CallFailure, StopReason
 from agrpo.records.sample import drift_of, sequences_of
 from agrpo.records.seeds import derive_seed
 from tests.conftest import CHAT_TEMPLATE
 from tests.stages.playing import END, SEED, Line, Stage, call_of, script, tokenizer_with
+from tests.stages.returned import assert_trained_once
 from tests.tools import functions
 
 if TYPE_CHECKING:
@@ -239,7 +240,8 @@ def test_every_generated_token_is_trained_once_with_its_own_logprob(
         draw = random.Random(seed)
         scripts = [[_line(draw, turn) for turn in range(draw.randint(1, 6))] + ["done"] for _ in range(2)]
         for rollout in stage.play(lambda index, turn, lines=scripts: lines[index][turn], rollouts=2):
-            assert_trained_once(rollout)
+            assert stage.engine is not None
+            assert_trained_once(rollout, stage.engine.returned[rollout.index])
 
 
 def _line(draw: random.Random, turn: int) -> Line:
@@ -249,27 +251,3 @@ def _line(draw: random.Random, turn: int) -> Line:
         for _ in range(draw.randint(1, 3))
     ]
     return thought + draw.choice(["", "So: ", "é\n"]) + "".join(calls)
-
-
-def assert_trained_once(rollout: Rollout) -> None:
-    sampled = [
-        (token, logprob)
-        for turn in rollout.turns
-        for token, logprob in zip(turn.output_ids, turn.output_log_probs, strict=True)
-    ]
-    trained = [
-        (token, logprob)
-        for sequence in sequences_of(rollout)
-        for token, logprob, own in zip(sequence.tokens, sequence.sampler_logprobs, sequence.trained, strict=True)
-        if own
-    ]
-    assert trained == sampled
-    assert len({logprob for _, logprob in trained}) == len(trained), "each token has a log-prob of its own"
-    context = [
-        value
-        for sequence in sequences_of(rollout)
-        for value, own in zip(sequence.sampler_logprobs, sequence.trained, strict=True)
-        if not own
-    ]
-    assert set(context) <= {0.0}
-    assert sum(drift > 0 for drift in drift_of(rollout)) == len(sequences_of(rollout)) - 1

@@ -15,7 +15,7 @@ from agrpo.records.sample import sequences_of
 from agrpo.records.sampling import CompletionRequest
 from tests.stages.playing import Playing, Stage, tokenizer_with
 from tests.stages.recorded_streams import MAX_TOKENS, SAMPLING, STREAMS, TEMPLATES, TOOL
-from tests.stages.test_conversation import assert_trained_once
+from tests.stages.returned import assert_trained_once
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -53,7 +53,7 @@ def test_a_stream_of_a_real_engine_is_trained_as_it_was_sampled(
     assert [list(rollout.turns) for rollout in rollouts] == engine.turns
     for rollout in rollouts:
         assert rollout.error is None
-        assert_trained_once(rollout)
+        assert_trained_once(rollout, engine.returned[rollout.index])
         assert len(sequences_of(rollout)) == 1 or stream["template"] == "forgets"
 
 
