@@ -120,7 +120,14 @@ def test_steps_say_how_much_of_the_devices_peak_their_rows_needed(finished: RunF
 def test_groups_say_how_many_rollouts_ran_and_how_long_run_ahead_held_the_next(tiny_model: Path, tmp_path: Path):
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(json.dumps({"prompt": [{"role": "user", "content": "1+1 ="}]}))
-    tree = settings(tiny_model, prompts, tmp_path, asynchronous={"max_staleness": 8, "max_concurrent_rollouts": 64})
+    tree = settings(
+        tiny_model,
+        prompts,
+        tmp_path,
+        # Long enough that none of three groups is finished before the third is begun, on a busy machine too.
+        engine={"max_completion_length": 400},
+        asynchronous={"max_staleness": 8, "max_concurrent_rollouts": 64},
+    )
     folder = prepare(resolve(values=tree))
     learner = Walk(folder).start("learner")
     learner.until(lambda: bool(folder.versions(0)))
