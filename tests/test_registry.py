@@ -65,7 +65,7 @@ def test_an_unknown_or_bad_knob_is_refused_by_name(room: Registry):
 
 
 def test_what_belongs_to_a_class_is_no_knob():
-    assert knobs_of(losses["clip"]) == ["epsilon", "epsilon_high", "importance_min", "importance_max"]
+    assert knobs_of(losses["score_centering"]) == ["epsilon", "epsilon_high", "importance_min", "importance_max"]
 
 
 def test_a_part_is_frozen(room: Registry):
