@@ -37,7 +37,7 @@ def test_each_finding_is_a_line_and_the_end_is_one(finished: RunFolder, tmp_path
     told = agrpo("verify", folder.url, code=1)
     assert "step 2: steps 1 to 4 are done; expected its done record, found none" in told
     assert any(
-        line.startswith("database, table turns, groups 3: expected 1 row, found 0, without ticket 3, num_rows 4")
+        line.startswith("database, table turns, groups 3: expected 4 rows, found 0, without ticket 3, rollout_index 0")
         for line in told
     )
     assert told[-1].startswith("does not balance: ")
